@@ -27,6 +27,8 @@ namespace ringcomm {
 
 inline constexpr uint16_t kProtocolVersion = 1;
 
+inline constexpr size_t kMaxHandshakeMessage = 92;  // HELLO
+
 using GroupId = Digest;
 using Nonce = std::array<std::byte, 32>;
 
@@ -47,18 +49,18 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
-// Why an acceptor turns a connection down; on the wire as one byte.
-#define RC_REFUSALS(X)                                                     \
-  X(kNone, "accepted")                                                     \
-  X(kVersion, "it speaks another version of the protocol")                 \
-  X(kMalformed, "it could not make sense of the request")                  \
-  X(kUnknownGroup, "it has no such group")                                 \
-  X(kWrongGeneration, "its group is of another generation")                \
-  X(kWrongWorld, "its group has another world size")                       \
-  X(kWrongRank, "it is not that rank, or that rank is not expected to dial") \
-  X(kWrongSecret, "the secrets differ")                                    \
-  X(kDuplicate, "it has that connection already")                          \
-  X(kClosing, "it is shutting down")
+// Why one side turns the other down; on the wire as one byte.
+#define RC_REFUSALS(X)                                  \
+  X(kNone, "accepted")                                  \
+  X(kVersion, "another version of the protocol")        \
+  X(kMalformed, "malformed message")                    \
+  X(kUnknownGroup, "no such group")                     \
+  X(kWrongGeneration, "another generation of the group") \
+  X(kWrongWorld, "another world size")                  \
+  X(kWrongRank, "not that rank")                        \
+  X(kWrongSecret, "the secrets differ")                 \
+  X(kDuplicate, "that connection exists already")       \
+  X(kClosing, "shutting down")
 
 enum class Refusal : uint8_t {
 #define RC_ENUM(name, text) name,
@@ -76,6 +78,9 @@ struct GroupKey {
 
 using GroupLookup = std::function<GroupKey(const Hello&)>;
 
+// The last word about a proven hello, before the verdict goes out; kNone accepts.
+using Admission = std::function<Refusal(const Hello&)>;
+
 // Collects one message of fixed size at a time, in a fixed buffer: a stranger cannot make it grow.
 class HandshakeInbox {
  public:
@@ -86,7 +91,7 @@ class HandshakeInbox {
   std::span<const std::byte> bytes() const noexcept { return {buffer_.data(), held_}; }
 
  private:
-  std::array<std::byte, 96> buffer_{};
+  std::array<std::byte, kMaxHandshakeMessage> buffer_{};
   size_t held_ = 0;
   size_t target_ = 0;
 };
@@ -119,8 +124,7 @@ class DialerHandshake {
  private:
   enum class State : uint8_t { kNew, kAwaitChallenge, kAwaitVerdict, kDone, kFailed };
 
-  Status step();
-  Status checkPrologue();
+  Status onPrologue();
   Status onChallenge();
   Status onVerdict();
   Status fail(Code code, std::string message);
@@ -136,11 +140,13 @@ class DialerHandshake {
 };
 
 // The side that was connected to. Says nothing at all to what does not start with the protocol's
-// magic. One thread at a time; `lookup` is called from feed(), at most once, with a hello that is
-// well-formed (ranks within its world size) and otherwise unproven.
+// magic. One thread at a time; `lookup` and `admit` are called from feed(), at most once each: the
+// first with a hello that is well-formed (ranks within its world size) and otherwise unproven, the
+// second with a proven one.
 class AcceptorHandshake {
  public:
-  explicit AcceptorHandshake(GroupLookup lookup);
+  // Without `admit` everybody who proves the secret is accepted.
+  explicit AcceptorHandshake(GroupLookup lookup, Admission admit = {});
 
   size_t bytesWanted() const noexcept { return inbox_.wanted(); }
 
@@ -157,9 +163,8 @@ class AcceptorHandshake {
   Refusal refusal() const noexcept { return refusal_; }
 
  private:
-  enum class State : uint8_t { kAwaitMagic, kAwaitHello, kAwaitProof, kDone, kFailed };
+  enum class State : uint8_t { kAwaitHello, kAwaitProof, kDone, kFailed };
 
-  Status step();
   Status onPrologue();
   Status onHello();
   Status onProof();
@@ -167,12 +172,13 @@ class AcceptorHandshake {
   Status refuseUnproven(Refusal refusal, Code code, std::string message);
 
   GroupLookup lookup_;
+  Admission admit_;
   Hello hello_;
   std::string secret_;
   std::string transcript_;
   std::string output_;
   HandshakeInbox inbox_;
-  State state_ = State::kAwaitMagic;
+  State state_ = State::kAwaitHello;
   Refusal refusal_ = Refusal::kNone;
   Status failure_;
 };

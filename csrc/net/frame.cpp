@@ -1,0 +1,180 @@
+#include "net/frame.h"
+
+#include <algorithm>
+
+namespace ringcomm {
+namespace {
+
+constexpr size_t kLengthBytes = 2;
+constexpr size_t kKindAt = 0;
+constexpr size_t kCodeAt = 1;
+constexpr size_t kRankAt = 2;
+constexpr size_t kTextAt = 6;
+constexpr uint8_t kLastCode = static_cast<uint8_t>(Code::kInternal);
+
+std::string hex(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : bytes) {
+    text += kDigits[std::to_integer<unsigned>(b) >> 4];
+    text += kDigits[std::to_integer<unsigned>(b) & 0xF];
+  }
+  return text;
+}
+
+// Bytes of the well-formed UTF-8 character at the front of `text`, 0 when there is none (RFC 3629:
+// no overlong forms, no surrogates, nothing above U+10FFFF).
+size_t characterBytes(std::string_view text) noexcept {
+  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = at(0);
+  const size_t size = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3
+                      : lead < 0xF5 ? 4 : 0;
+  if (size == 0 || size > text.size()) {
+    return 0;
+  }
+  for (size_t i = 1; i < size; ++i) {
+    if ((at(i) & 0xC0) != 0x80) {
+      return 0;
+    }
+  }
+  const bool outside = (lead == 0xE0 && at(1) < 0xA0) || (lead == 0xED && at(1) > 0x9F) ||
+                       (lead == 0xF0 && at(1) < 0x90) || (lead == 0xF4 && at(1) > 0x8F);
+  return outside ? 0 : size;
+}
+
+// The text ends up in logs, terminals and Python strings: what none of them should see is a '?'.
+std::string printable(std::string_view text) {
+  std::string clean;
+  clean.reserve(text.size());
+  while (!text.empty()) {
+    const size_t size = characterBytes(text);
+    const auto lead = static_cast<uint8_t>(text.front());
+    const bool control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7F ||
+                         (lead == 0xC2 && size == 2 && static_cast<uint8_t>(text[1]) < 0xA0);
+    if (size == 0 || control) {
+      clean += '?';
+      text.remove_prefix(std::max<size_t>(size, 1));
+    } else {
+      clean += text.substr(0, size);
+      text.remove_prefix(size);
+    }
+  }
+  return clean;
+}
+
+std::string_view cutAtCharacter(std::string_view text) noexcept {
+  if (text.size() <= kMaxControlText) {
+    return text;
+  }
+  size_t size = kMaxControlText;
+  for (size_t back = 0; back < 3 && (static_cast<uint8_t>(text[size]) & 0xC0) == 0x80; ++back) {
+    --size;
+  }
+  return text.substr(0, size);
+}
+
+}  // namespace
+
+Status describeBadFrame(std::span<const std::byte, kFrameHeaderBytes> in) {
+  using namespace frame_layout;
+  const auto magic = loadLittle<uint32_t>(in.data());
+  const auto length = loadLittle<uint32_t>(in.data() + kLength);
+  const auto offset = loadLittle<uint64_t>(in.data() + kOffset);
+  std::string what;
+  if (magic != kFrameMagic) {
+    what = "it does not start with \"RCF\" and layout 1";
+  } else if (loadLittle<uint32_t>(in.data() + kCheck) != frameCheck(in)) {
+    what = "its check field does not fit the rest";
+  } else if (length > kMaxSliceBytes) {
+    what = "it announces a slice of " + std::to_string(length) + " bytes, more than the " +
+           std::to_string(kMaxSliceBytes) + " allowed";
+  } else {
+    what = "its slice of " + std::to_string(length) + " bytes at offset " +
+           std::to_string(offset) + " ends beyond 2^64";
+  }
+  return {Code::kProtocol, "bad frame header: " + what + " (" + hex(in) + ")"};
+}
+
+std::string encodeControl(const ControlMessage& message) {
+  std::array<std::byte, kLengthBytes + kTextAt> head{};
+  std::byte* body = head.data() + kLengthBytes;
+  storeLittle(body + kKindAt, static_cast<uint8_t>(message.kind));
+  if (message.kind != ControlKind::kFailure) {
+    storeLittle(head.data(), uint16_t{1});
+    return {reinterpret_cast<const char*>(head.data()), kLengthBytes + 1};
+  }
+  const Code code = message.code == Code::kOk ? Code::kInternal : message.code;
+  const std::string_view text = cutAtCharacter(message.text);
+  storeLittle(head.data(), static_cast<uint16_t>(kTextAt + text.size()));
+  storeLittle(body + kCodeAt, static_cast<uint8_t>(code));
+  storeLittle(body + kRankAt, std::max(message.rank, -1));
+  std::string bytes(reinterpret_cast<const char*>(head.data()), head.size());
+  bytes += text;
+  return bytes;
+}
+
+Result<std::optional<ControlMessage>> ControlParser::next(std::span<const std::byte>& bytes) {
+  RC_RETURN_IF_ERROR(failure_);
+  const auto fillTo = [&](size_t target) {
+    const size_t take = std::min(target - held_, bytes.size());
+    std::copy_n(bytes.begin(), take, buffer_.begin() + static_cast<ptrdiff_t>(held_));
+    held_ += take;
+    bytes = bytes.subspan(take);
+    return held_ == target;
+  };
+  if (held_ < kLengthBytes && !fillTo(kLengthBytes)) {
+    return std::optional<ControlMessage>();
+  }
+  const size_t length = loadLittle<uint16_t>(buffer_.data());
+  failure_ = checkLength(length);
+  RC_RETURN_IF_ERROR(failure_);
+  if (!fillTo(kLengthBytes + length)) {
+    return std::optional<ControlMessage>();
+  }
+  held_ = 0;
+  auto message = decodeBody(std::span(buffer_).subspan(kLengthBytes, length));
+  failure_ = message.status();
+  return message;
+}
+
+Status ControlParser::checkLength(size_t length) const {
+  if (length == 1 || (length >= kFailureFixedBytes && length <= buffer_.size() - kLengthBytes)) {
+    return {};
+  }
+  return {Code::kProtocol, "bad control message: length " + std::to_string(length) +
+                               ", where 1 or " + std::to_string(kFailureFixedBytes) + " to " +
+                               std::to_string(buffer_.size() - kLengthBytes) + " is allowed"};
+}
+
+Result<std::optional<ControlMessage>> ControlParser::decodeBody(std::span<const std::byte> body) {
+  const auto bad = [](const std::string& what) {
+    return Status(Code::kProtocol, "bad control message: " + what);
+  };
+  const auto kind = loadLittle<uint8_t>(body.data() + kKindAt);
+  ControlMessage message;
+  message.kind = static_cast<ControlKind>(kind);
+  if (kind < static_cast<uint8_t>(ControlKind::kFailure) ||
+      kind > static_cast<uint8_t>(ControlKind::kHeartbeat)) {
+    return bad("kind " + std::to_string(kind));
+  }
+  if ((message.kind == ControlKind::kFailure) != (body.size() > 1)) {
+    return bad("kind " + std::to_string(kind) + " with " + std::to_string(body.size()) + " bytes");
+  }
+  if (message.kind != ControlKind::kFailure) {
+    return std::optional(std::move(message));
+  }
+  const auto code = loadLittle<uint8_t>(body.data() + kCodeAt);
+  message.code = static_cast<Code>(code);
+  message.rank = loadLittle<int32_t>(body.data() + kRankAt);
+  if (code == 0 || code > kLastCode) {
+    return bad("failure code " + std::to_string(code));
+  }
+  if (message.rank < -1) {
+    return bad("rank " + std::to_string(message.rank));
+  }
+  const auto text = body.subspan(kTextAt);
+  message.text = printable({reinterpret_cast<const char*>(text.data()), text.size()});
+  return std::optional(std::move(message));
+}
+
+}  // namespace ringcomm
