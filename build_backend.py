@@ -15,18 +15,23 @@ import sysconfig
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import setuptools
 from setuptools import build_meta
 from setuptools.build_meta import (  # noqa: F401  (the rest of the backend's interface)
     build_editable,
     build_sdist,
     build_wheel,
     get_requires_for_build_sdist,
-    prepare_metadata_for_build_editable,
-    prepare_metadata_for_build_wheel,
 )
 
 TORCH_MIN, TORCH_END = (2, 11), (2, 15)
 TORCH_RANGE = f"torch>={TORCH_MIN[0]}.{TORCH_MIN[1]},<{TORCH_END[0]}.{TORCH_END[1]}"
+
+if int(setuptools.__version__.split(".")[0]) < 77:  # pyproject.toml names its licence by PEP 639
+    sys.exit(
+        f"ringcomm needs setuptools 77 or newer, not {setuptools.__version__}: "
+        "run pip install -U setuptools ninja first, or leave out --no-build-isolation."
+    )
 
 
 class Torch(NamedTuple):
@@ -53,15 +58,34 @@ def find_torch() -> Torch | None:
     return None
 
 
-def _torch_requirement() -> list[str]:
-    return [] if find_torch() else [TORCH_RANGE]
+def require_torch() -> Torch:
+    """Finds a torch that ringcomm can be compiled against, or ends with what to do."""
+    torch = find_torch()
+    if torch is None:
+        sys.exit(
+            "ringcomm is compiled against the torch that you use: "
+            f"install torch first (pip install '{TORCH_RANGE}')."
+        )
+    if not TORCH_MIN <= torch.minor < TORCH_END:
+        sys.exit(f"ringcomm needs {TORCH_RANGE}, but torch {torch.version} is installed.")
+    return torch
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """Asks for a torch to build against where the environment has none."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_torch_requirement()]
+    return [] if find_torch() else [TORCH_RANGE]
 
 
-def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def prepare_metadata_for_build_wheel(directory: str, config_settings: Any = None) -> str:
+    """Fails here where torch is missing, before pip downloads any dependency."""
+    require_torch()
+    return build_meta.prepare_metadata_for_build_wheel(directory, config_settings)
+
+
+def prepare_metadata_for_build_editable(directory: str, config_settings: Any = None) -> str:
     """As for a wheel."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), *_torch_requirement()]
+    require_torch()
+    return build_meta.prepare_metadata_for_build_editable(directory, config_settings)

@@ -16,7 +16,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
-from build_backend import TORCH_END, TORCH_MIN, TORCH_RANGE, Torch, find_torch  # noqa: E402
+from build_backend import TORCH_RANGE, Torch, find_torch, require_torch  # noqa: E402
 
 CORE = ("base", "reduce", "coll", "io", "net", "device", "engine")
 EXPORTS = ROOT / "csrc" / "torch" / "exports.map"
@@ -40,18 +40,6 @@ rule link
   description = link $out
 
 """
-
-
-def require_torch() -> Torch:
-    torch = find_torch()
-    if torch is None:
-        sys.exit(
-            "ringcomm is compiled against the torch you use: install torch first "
-            f"(pip install '{TORCH_RANGE}'), then ringcomm with --no-build-isolation."
-        )
-    if not TORCH_MIN <= torch.minor < TORCH_END:
-        sys.exit(f"ringcomm needs {TORCH_RANGE}, but torch {torch.version} is installed.")
-    return torch
 
 
 def find_ninja() -> str:
