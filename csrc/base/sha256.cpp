@@ -1,11 +1,11 @@
 #include "base/sha256.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+
+#include <sys/random.h>
 
 namespace ringcomm {
 namespace {
@@ -93,8 +93,8 @@ Digest Sha256::finish() noexcept {
   std::array<std::byte, kBlockBytes> padding{};
   padding[0] = std::byte{0x80};
   const size_t lengthAt = kBlockBytes - sizeof bits;
-  const size_t padBytes = (pendingBytes_ < lengthAt ? lengthAt : lengthAt + kBlockBytes) -
-                          pendingBytes_;
+  const size_t padBytes =
+      (pendingBytes_ < lengthAt ? lengthAt : lengthAt + kBlockBytes) - pendingBytes_;
   update(std::span(padding).first(padBytes));
   std::array<std::byte, sizeof bits> length;
   storeBig(length.data(), bits);

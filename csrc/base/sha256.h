@@ -1,12 +1,12 @@
 #pragma once
 
+#include "base/status.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
-
-#include "base/status.h"
 
 namespace ringcomm {
 

@@ -27,8 +27,12 @@ std::string hex(std::span<const std::byte> bytes) {
 size_t characterBytes(std::string_view text) noexcept {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(0);
-  const size_t size = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3
-                      : lead < 0xF5 ? 4 : 0;
+  const size_t size = lead < 0x80   ? 1
+                      : lead < 0xC2 ? 0
+                      : lead < 0xE0 ? 2
+                      : lead < 0xF0 ? 3
+                      : lead < 0xF5 ? 4
+                                    : 0;
   if (size == 0 || size > text.size()) {
     return 0;
   }
@@ -89,8 +93,8 @@ Status describeBadFrame(std::span<const std::byte, kFrameHeaderBytes> in) {
     what = "it announces a slice of " + std::to_string(length) + " bytes, more than the " +
            std::to_string(kMaxSliceBytes) + " allowed";
   } else {
-    what = "its slice of " + std::to_string(length) + " bytes at offset " +
-           std::to_string(offset) + " ends beyond 2^64";
+    what = "its slice of " + std::to_string(length) + " bytes at offset " + std::to_string(offset) +
+           " ends beyond 2^64";
   }
   return {Code::kProtocol, "bad frame header: " + what + " (" + hex(in) + ")"};
 }

@@ -1,14 +1,14 @@
 #pragma once
 
+#include "base/status.h"
+#include "net/wire.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
-
-#include "base/status.h"
-#include "net/wire.h"
 
 namespace ringcomm {
 
@@ -63,7 +63,8 @@ inline uint32_t frameCheck(std::span<const std::byte, kFrameHeaderBytes> header)
   return static_cast<uint32_t>(hash);
 }
 
-inline void encode(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> out) noexcept {
+inline void encode(const FrameHeader& header,
+                   std::span<std::byte, kFrameHeaderBytes> out) noexcept {
   using namespace frame_layout;
   std::byte* to = out.data();
   storeLittle(to, kFrameMagic);

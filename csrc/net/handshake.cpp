@@ -1,8 +1,8 @@
 #include "net/handshake.h"
 
-#include <algorithm>
-
 #include "net/wire.h"
+
+#include <algorithm>
 
 namespace ringcomm {
 namespace {
@@ -139,9 +139,8 @@ std::string describe(const Hello& hello) {
   return "rank " + std::to_string(hello.fromRank) + " of " + std::to_string(hello.worldSize) +
          " to rank " + std::to_string(hello.toRank) + ", generation " +
          std::to_string(hello.generation) +
-         (hello.kind == ConnectionKind::kControl
-              ? std::string(", control")
-              : ", lane " + std::to_string(hello.lane));
+         (hello.kind == ConnectionKind::kControl ? std::string(", control")
+                                                 : ", lane " + std::to_string(hello.lane));
 }
 
 std::string fedTooMuch(size_t bytes, size_t wanted) {
@@ -308,8 +307,8 @@ Status AcceptorHandshake::onPrologue() {
   if (state_ == State::kAwaitProof && isType(head, Type::kRefusal) &&
       reasonOf(head) != Refusal::kNone) {
     refusal_ = reasonOf(head);
-    return fail(Code::kRefused, "the dialer (" + describe(hello_) + ") gave up: " +
-                                    refusalText(refusal_));
+    return fail(Code::kRefused,
+                "the dialer (" + describe(hello_) + ") gave up: " + refusalText(refusal_));
   }
   return refuseUnproven(Refusal::kMalformed, Code::kProtocol,
                         "unexpected handshake message " + std::to_string(typeOf(head)));

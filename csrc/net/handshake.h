@@ -1,5 +1,8 @@
 #pragma once
 
+#include "base/sha256.h"
+#include "base/status.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +11,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include "base/sha256.h"
-#include "base/status.h"
 
 // Two state machines that let both ends of a new connection prove that they know the group's secret
 // before either believes a word. No socket, no clock: the driver reads exactly bytesWanted() bytes
@@ -50,16 +50,16 @@ struct Hello {
 };
 
 // Why one side turns the other down; on the wire as one byte.
-#define RC_REFUSALS(X)                                  \
-  X(kNone, "accepted")                                  \
-  X(kVersion, "another version of the protocol")        \
-  X(kMalformed, "malformed message")                    \
-  X(kUnknownGroup, "no such group")                     \
+#define RC_REFUSALS(X)                                   \
+  X(kNone, "accepted")                                   \
+  X(kVersion, "another version of the protocol")         \
+  X(kMalformed, "malformed message")                     \
+  X(kUnknownGroup, "no such group")                      \
   X(kWrongGeneration, "another generation of the group") \
-  X(kWrongWorld, "another world size")                  \
-  X(kWrongRank, "not that rank")                        \
-  X(kWrongSecret, "the secrets differ")                 \
-  X(kDuplicate, "that connection exists already")       \
+  X(kWrongWorld, "another world size")                   \
+  X(kWrongRank, "not that rank")                         \
+  X(kWrongSecret, "the secrets differ")                  \
+  X(kDuplicate, "that connection exists already")        \
   X(kClosing, "shutting down")
 
 enum class Refusal : uint8_t {
