@@ -181,12 +181,18 @@ def summarise(trainer: Trainer, options: argparse.Namespace) -> dict[str, Any]:
         "losses": losses,
         "tokens_per_s": world * options.batch * options.context / step,
         "step_ms": step * 1e3,
+        "compute_ms": None,
         "exposed_ms": None,
         "exposed_percent": None,
     }
     if unsynced_s:
-        exposed = synced - statistics.median(unsynced_s)
-        record |= {"exposed_ms": exposed * 1e3, "exposed_percent": 100 * exposed / step}
+        compute = statistics.median(unsynced_s)
+        exposed = synced - compute
+        record |= {
+            "compute_ms": compute * 1e3,
+            "exposed_ms": exposed * 1e3,
+            "exposed_percent": 100 * exposed / step,
+        }
     return record
 
 
@@ -200,6 +206,7 @@ def result_table(record: dict[str, Any]) -> Table:
     table.add_row("throughput", f"{record['tokens_per_s']:.0f} tokens/s")
     table.add_row("step", f"{record['step_ms']:.1f} ms")
     if record["exposed_ms"] is not None:
+        table.add_row("the pass without communication", f"{record['compute_ms']:.1f} ms")
         share = f"{record['exposed_percent']:.1f} % of the step"
         table.add_row("exposed communication", f"{record['exposed_ms']:.1f} ms, {share}")
     return table
