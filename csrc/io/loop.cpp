@@ -171,7 +171,7 @@ void Loop::turn() {
   running_.swap(ready_);
   for (size_t i = 0; i < running_.size(); ++i) {
     if (Runnable* runnable = running_[i]) {  // null: forgotten meanwhile
-      runnable->ready_ = false;
+      runnable->onReadyList = false;
       runnable->run();
     }
   }
@@ -244,14 +244,14 @@ Loop::TimerId Loop::startTimer(TimePoint when, Task task) {
 }
 
 void Loop::makeReady(Runnable* runnable) {
-  if (!runnable->ready_) {
-    runnable->ready_ = true;
+  if (!runnable->onReadyList) {
+    runnable->onReadyList = true;
     ready_.push_back(runnable);
   }
 }
 
 void Loop::forget(Runnable* runnable) noexcept {
-  runnable->ready_ = false;
+  runnable->onReadyList = false;
   std::erase(ready_, runnable);
   std::replace(running_.begin(), running_.end(), runnable, static_cast<Runnable*>(nullptr));
 }

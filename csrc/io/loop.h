@@ -38,12 +38,10 @@ class Runnable {
  public:
   virtual void run() noexcept = 0;
 
+  bool onReadyList = false;  // the loop's own
+
  protected:
   ~Runnable() = default;
-
- private:
-  friend class Loop;
-  bool ready_ = false;
 };
 
 // An event loop over epoll, and the thread that runs it.

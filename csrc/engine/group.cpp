@@ -1,0 +1,230 @@
+#include "engine/group.h"
+
+#include <future>
+#include <utility>
+
+#include "base/thread.h"
+
+namespace ringcomm {
+
+namespace {
+
+// Below this, cutting an operation into shares costs more than the further lanes gain.
+constexpr uint64_t kLeastShareBytes = 128 * 1024;
+
+// Up to this size a waiter moves the operation on itself, sparing two thread switches. Larger ones
+// are left to the progress threads: the switches no longer show, and the waiter stays free to
+// return when its time has come.
+constexpr uint64_t kAssistBytes = 1 << 20;
+
+uint64_t totalBytes(const OpDesc& desc) {
+  uint64_t total = 0;
+  for (const Buffer& buffer : desc.buffers) {
+    total += buffer.bytes;
+  }
+  return total;
+}
+
+}  // namespace
+
+Group::Group(Engine& engine, GroupSpec spec)
+    : engine_(engine), spec_(std::move(spec)), id_(groupIdOf(spec_.name)) {}
+
+// Everything that a peer's connection needs; with it, the engine may let peers in.
+void Group::prepare(const std::string& secret) {
+  number_ = engine_.numberGroup();
+  for (int rank = 0; rank < spec_.world; ++rank) {
+    names_.push_back("rank " + std::to_string(rank));
+  }
+  Peers::Setup peers;
+  peers.loop = &controlLoop();
+  peers.observer = this;
+  peers.logger = &engine_.logger();
+  peers.sockets = engine_.sockets();
+  peers.group = id_;
+  peers.generation = spec_.generation;
+  peers.rank = spec_.rank;
+  peers.world = spec_.world;
+  peers.lanes = static_cast<int>(spec_.options.lanes);
+  peers.secret = secret;
+  peers_ = std::make_unique<Peers>(std::move(peers));
+  for (size_t lane = 0; lane < static_cast<size_t>(spec_.options.lanes); ++lane) {
+    Share::Setup share;
+    share.host = this;
+    share.loop = &loopOf(lane);
+    share.rank = spec_.rank;
+    share.world = spec_.world;
+    share.sliceBytes = static_cast<uint32_t>(spec_.options.sliceBytes);
+    share.tuning = tuning_;
+    share.isa = engine_.isa();
+    shares_.push_back(std::make_unique<Share>(share));
+  }
+}
+
+// Everybody's addresses are known: from here on this rank can dial.
+void Group::introduce(std::vector<Candidates> candidates) {
+  const HostId& myHost = candidates[static_cast<size_t>(spec_.rank)].host;
+  int localRanks = 0;
+  std::vector<std::string> names;
+  for (size_t rank = 0; rank < candidates.size(); ++rank) {
+    const HostId& host = candidates[rank].host;
+    names.push_back("rank " + std::to_string(rank) + " (" + host.name + ")");
+    localRanks += host.sameHost(myHost) ? 1 : 0;
+  }
+  // A spinning waiter must never keep the rank that it waits for off its core.
+  spin_ = localRanks <= usableCores() ? std::chrono::microseconds(spec_.options.spinMicros)
+                                      : std::chrono::microseconds(0);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    names_ = names;
+  }
+  controlLoop().post([self = shared_from_this(), candidates = std::move(candidates),
+                      names = std::move(names)]() mutable {
+    self->peers_->introduce(std::move(candidates), std::move(names));
+  });
+}
+
+std::string Group::peerName(int peer) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return names_[static_cast<size_t>(peer)];
+}
+
+uint64_t Group::partsOf(const OpDesc& desc) const {
+  return totalBytes(desc) / shares_.size() >= kLeastShareBytes ? shares_.size() : 1;
+}
+
+std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void()> onDone, bool waits) {
+  const uint64_t parts = partsOf(desc);
+  const bool assisted = waits && parts == 1 && totalBytes(desc) <= kAssistBytes;
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto op = std::make_shared<Op>(std::move(desc), sequence_, Clock::now());
+  op->onDone(std::move(onDone));
+  const Status failure = engine_.forked()
+                             ? Status(Code::kInvalidArgument,
+                                      "this process was forked from the one that made the group; "
+                                      "only that one can use it")
+                             : failure_;
+  if (!failure.ok()) {
+    lock.unlock();
+    op->expectShares(1);
+    op->completeShare(failure);
+    return op;
+  }
+  ++sequence_;
+  op->expectShares(static_cast<int>(parts));
+  for (uint64_t part = 0; part < parts; ++part) {
+    auto task = [self = shared_from_this(), op, part, parts] {
+      self->shares_[part]->start(op, part, parts);
+    };
+    if (assisted) {
+      loopOf(part).postQuietly(std::move(task));
+    } else {
+      loopOf(part).post(std::move(task));
+    }
+  }
+  return op;
+}
+
+bool Group::wait(Op& op, TimePoint until) {
+  if (!op.done() && totalBytes(op.desc()) <= kAssistBytes && partsOf(op.desc()) == 1) {
+    loopOf(0).assist([&op] { return op.done(); }, until, spin_);
+    if (!op.done() && Clock::now() < until) {
+      // Another thread assists; it, or the loop's own thread after it, does our work too.
+      loopOf(0).post([] {});
+    }
+  }
+  return op.waitUntil(until);
+}
+
+uint64_t Group::sequence() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sequence_;
+}
+
+Status Group::failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+void Group::fail(const Status& cause) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) {
+      return;
+    }
+    failure_ = cause;
+  }
+  engine_.logger().info(peerName(spec_.rank) + ": the group failed: " +
+                        cause.message());
+  endEverywhere(cause, false);
+}
+
+void Group::abort(const std::string& why) {
+  fail({Code::kAborted, peerName(spec_.rank) + " " + why, spec_.rank});
+}
+
+// Told to the control loop first: the peers' verdicts rest on hearing the cause before the ends of
+// connections.
+void Group::endEverywhere(const Status& cause, bool leaving) {
+  controlLoop().post([self = shared_from_this(), cause, leaving] {
+    if (leaving) {
+      self->peers_->close();
+    } else {
+      self->peers_->announce(cause);
+    }
+  });
+  for (size_t lane = 0; lane < shares_.size(); ++lane) {
+    loopOf(lane).post([self = shared_from_this(), cause, lane] {
+      self->shares_[lane]->abandon(cause);
+    });
+  }
+}
+
+void Group::close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) {
+      return;
+    }
+    closed_ = true;
+    if (failure_.ok()) {
+      failure_ = {Code::kAborted, "the process group was destroyed on this rank", spec_.rank};
+    }
+  }
+  engine_.removeGroup(id_);
+  if (engine_.forked()) {
+    return;
+  }
+  endEverywhere(failure(), true);
+  for (size_t index = 0; index < engine_.loopCount(); ++index) {
+    std::promise<void> passed;
+    engine_.loop(index).post([&passed] { passed.set_value(); });
+    passed.get_future().wait();
+  }
+}
+
+GroupKey Group::admit(const Hello& hello) const { return peers_->admit(hello); }
+
+void Group::accepted(UniqueFd fd, const Hello& hello) { peers_->accepted(std::move(fd), hello); }
+
+void Group::wantPeer(int peer, TimePoint deadline) {
+  controlLoop().post([self = shared_from_this(), peer, deadline] {
+    self->peers_->connect(peer, deadline);
+  });
+}
+
+void Group::laneLost(int peer, int error) {
+  controlLoop().post([self = shared_from_this(), peer, error] {
+    self->peers_->laneLost(peer, error);
+  });
+}
+
+void Group::laneConnected(int peer, int lane, UniqueFd fd) {
+  auto socket = std::make_shared<UniqueFd>(std::move(fd));
+  loopOf(static_cast<size_t>(lane))
+      .post([self = shared_from_this(), peer, lane, socket] {
+        self->shares_[static_cast<size_t>(lane)]->attach(peer, std::move(*socket));
+      });
+}
+
+}  // namespace ringcomm

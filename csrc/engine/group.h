@@ -1,0 +1,112 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "engine/engine.h"
+#include "engine/op.h"
+#include "engine/peers.h"
+#include "engine/rendezvous.h"
+#include "engine/share.h"
+
+namespace ringcomm {
+
+// Who wants to form a group.
+struct GroupSpec {
+  std::string name;  // the same on all ranks, and of no other group of these processes
+  int rank = 0;
+  int world = 1;
+  uint32_t generation = 0;
+  std::string routeTo;  // a host that all ranks reach, if known; see CandidateOptions
+  Options options;
+};
+
+// The ranks that do collectives together. Methods may be called from any thread unless they say
+// otherwise. Operations start in the order of submit() on every rank; the first failure is final:
+// it ends all operations, is told to all peers, and is the answer to every later submit().
+class Group final : public std::enable_shared_from_this<Group>,
+                    public ShareHost,
+                    public PeersObserver {
+ public:
+  // Meets the other ranks; blocks until all are there, at most until the deadline, and names those
+  // that are missing. The engine must outlive the group.
+  static Result<std::shared_ptr<Group>> join(
+      Engine& engine,
+      const GroupSpec& spec,
+      Rendezvous& rendezvous,
+      TimePoint deadline);
+  ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept { return spec_.rank; }
+  int world() const noexcept { return spec_.world; }
+  const Options& options() const noexcept { return spec_.options; }  // as agreed on
+  const Tuning& tuning() const noexcept { return tuning_; }
+
+  // Starts an operation. `onDone` is called once, from the loop that completes it or, after a
+  // failure, from here. With `waits` the caller promises to call wait() at once.
+  std::shared_ptr<Op> submit(OpDesc desc, std::function<void()> onDone, bool waits);
+
+  // Until the operation is done or the time has come; gives op.done(). Small operations are moved
+  // on by the waiting thread itself.
+  bool wait(Op& op, TimePoint until);
+
+  // The number of operations submitted so far.
+  uint64_t sequence() const;
+
+  // The failure that ended the group, or ok.
+  Status failure() const;
+
+  // Ends the group for all ranks.
+  void abort(const std::string& why);
+
+  // Leaves the group: ends what is in flight here, closes all connections, and gives when nothing
+  // of it runs any more. Others are told that this was in order. Not on a loop. Idempotent.
+  void close();
+
+  // On the control loop, for the listener.
+  GroupKey admit(const Hello& hello) const;
+  void accepted(UniqueFd fd, const Hello& hello);
+
+  // ShareHost, PeersObserver: on loops.
+  void wantPeer(int peer, TimePoint deadline) override;
+  void laneLost(int peer, int error) override;
+  void fail(const Status& cause) override;
+  std::string peerName(int peer) const override;
+  void laneConnected(int peer, int lane, UniqueFd fd) override;
+  void peersFailed(const Status& cause) override { fail(cause); }
+
+ private:
+  friend class Joiner;  // join()'s steps, in join.cpp
+
+  Group(Engine& engine, GroupSpec spec);
+
+  void prepare(const std::string& secret);
+  void introduce(std::vector<Candidates> candidates);
+  Loop& loopOf(size_t lane) const { return engine_.loop(number_ + lane); }
+  Loop& controlLoop() const { return engine_.controlLoop(); }
+  uint64_t partsOf(const OpDesc& desc) const;
+  void endEverywhere(const Status& cause, bool leaving);
+
+  Engine& engine_;
+  GroupSpec spec_;
+  Tuning tuning_;
+  const GroupId id_;
+  size_t number_ = 0;
+  Duration spin_{};
+  std::vector<std::unique_ptr<Share>> shares_;  // one a lane, each on its loop
+  std::unique_ptr<Peers> peers_;                // on the control loop
+
+  mutable std::mutex mutex_;  // guards what follows, and the order of posting operations
+  std::vector<std::string> names_;  // by rank: "rank 2 (host)"
+  uint64_t sequence_ = 0;
+  Status failure_;
+  bool closed_ = false;
+};
+
+}  // namespace ringcomm

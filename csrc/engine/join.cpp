@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "engine/group.h"
+
+namespace ringcomm {
+
+namespace {
+
+constexpr char kSettingsKey[] = "settings";
+constexpr char kConfiguredSecret[] = "secret: configured\n";
+constexpr char kAgreedSecret[] = "secret: ";
+
+std::string addressKey(int rank) { return "address/" + std::to_string(rank); }
+
+Result<std::string> makeSecret() {
+  std::array<std::byte, 32> bytes{};
+  RC_RETURN_IF_ERROR(randomBytes(bytes));
+  std::string text;
+  for (const std::byte byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[std::to_integer<int>(byte) >> 4];
+    text += kDigits[std::to_integer<int>(byte) & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+// How the ranks of a group meet, step by step, all on the caller's thread:
+//  1. rank 0 publishes the settings: the group's options, and the secret if none is configured;
+//  2. every rank registers the group with its engine, and only then publishes its addresses, so
+//     that whoever knows them is let in;
+//  3. every rank collects everybody's addresses.
+// No connection is made here: that happens when an operation first needs one.
+class Joiner {
+ public:
+  Joiner(std::shared_ptr<Group> group, Rendezvous& rendezvous, TimePoint deadline)
+      : group_(std::move(group)),
+        spec_(group_->spec_),
+        rendezvous_(rendezvous),
+        deadline_(deadline) {}
+
+  Status run() {
+    RC_RETURN_IF_ERROR(spec_.rank == 0 ? publishSettings() : adoptSettings());
+    RC_RETURN_IF_ERROR(applyTuning());
+    group_->prepare(secret_);
+    group_->engine_.addGroup(group_->id_, group_);
+    Result<Candidates> mine = group_->engine_.candidates(spec_.routeTo);
+    RC_RETURN_IF_ERROR(mine.status());
+    RC_RETURN_IF_ERROR(rendezvous_.set(addressKey(spec_.rank), encodeCandidates(*mine)));
+    return collectAddresses();
+  }
+
+ private:
+  Status publishSettings() {
+    std::string settings = kConfiguredSecret;
+    secret_ = spec_.options.secret;
+    if (secret_.empty()) {
+      Result<std::string> made = makeSecret();
+      RC_RETURN_IF_ERROR(made.status());
+      secret_ = *made;
+      settings = kAgreedSecret + secret_ + "\n";
+    }
+    return rendezvous_.set(kSettingsKey, settings + encodeGroupOptions(spec_.options));
+  }
+
+  Status adoptSettings() {
+    Result<std::string> settings = rendezvous_.get(kSettingsKey, deadline_);
+    if (!settings.ok()) {
+      return settings.status().code() == Code::kTimeout ? missing({0}) : settings.status();
+    }
+    const size_t lineEnd = std::min(settings->find('\n'), settings->size() - 1) + 1;
+    const std::string line = settings->substr(0, lineEnd);
+    secret_ = spec_.options.secret;
+    if (line == kConfiguredSecret) {
+      if (secret_.empty()) {
+        return {
+            Code::kInvalidArgument,
+            "rank 0 has a secret configured and this rank has none: set the option secret "
+            "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
+      }
+    } else if (line.starts_with(kAgreedSecret)) {
+      if (!secret_.empty()) {
+        return {
+            Code::kInvalidArgument,
+            "this rank has a secret configured and rank 0 has none: set the option secret "
+            "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
+      }
+      secret_ = line.substr(sizeof kAgreedSecret - 1, line.size() - sizeof kAgreedSecret);
+    } else {
+      return {Code::kProtocol, "rank 0 published settings that make no sense"};
+    }
+    return adoptGroupOptions(spec_.options, settings->substr(lineEnd));
+  }
+
+  Status applyTuning() {
+    Tuning& tuning = group_->tuning_;
+    tuning.directAllReduceBytes = static_cast<uint64_t>(spec_.options.directBytes);
+    tuning.scatterGatherAllReduceBytes = static_cast<uint64_t>(spec_.options.scatterGatherBytes);
+    return forceAlgorithms(spec_.options.algorithms, tuning);
+  }
+
+  Status collectAddresses() {
+    std::vector<Candidates> everybody;
+    std::vector<int> absent;
+    for (int rank = 0; rank < spec_.world; ++rank) {
+      // After the deadline the rest are only looked up, so that all that are missing are named.
+      Result<std::string> encoded = rendezvous_.get(addressKey(rank), deadline_);
+      if (!encoded.ok()) {
+        if (encoded.status().code() != Code::kTimeout) {
+          return encoded.status();
+        }
+        absent.push_back(rank);
+        continue;
+      }
+      Result<Candidates> candidates = decodeCandidates(*encoded);
+      if (!candidates.ok()) {
+        return candidates.status().prefixed("rank " + std::to_string(rank) + ": ");
+      }
+      everybody.push_back(std::move(*candidates));
+    }
+    if (!absent.empty()) {
+      return missing(absent);
+    }
+    group_->introduce(std::move(everybody));
+    return {};
+  }
+
+  Status missing(const std::vector<int>& ranks) const {
+    std::string list;
+    for (const int rank : ranks) {
+      list += (list.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return {
+        Code::kTimeout,
+        "Timed out waiting for " + std::string(ranks.size() == 1 ? "rank " : "ranks ") + list +
+            " of " + std::to_string(spec_.world) + " to join the process group '" + spec_.name +
+            "' (this is rank " + std::to_string(spec_.rank) + ")",
+        ranks.front()};
+  }
+
+  std::shared_ptr<Group> group_;
+  GroupSpec& spec_;
+  Rendezvous& rendezvous_;
+  const TimePoint deadline_;
+  std::string secret_;
+};
+
+Result<std::shared_ptr<Group>> Group::join(
+    Engine& engine,
+    const GroupSpec& spec,
+    Rendezvous& rendezvous,
+    TimePoint deadline) {
+  std::shared_ptr<Group> group(new Group(engine, spec));
+  const Status joined = Joiner(group, rendezvous, deadline).run();
+  if (!joined.ok()) {
+    if (group->peers_ != nullptr) {
+      group->close();
+    }
+    return joined;
+  }
+  return group;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,64 @@
+#include "engine/op.h"
+
+#include <utility>
+
+namespace ringcomm {
+
+std::string describeCall(const FrameHeader& signature) {
+  const auto kind = static_cast<Collective>(signature.collective);
+  std::string text = collectiveName(kind) + std::string(" #") + std::to_string(signature.sequence);
+  if (kind == Collective::kBarrier) {
+    return text;
+  }
+  text += " (" + std::to_string(signature.count) + " x " +
+          dtypeName(static_cast<DType>(signature.dtype));
+  const auto op = static_cast<ReduceOp>(signature.reduceOp);
+  if (op != ReduceOp::kNone) {
+    text += std::string(", ") + reduceOpName(op);
+  }
+  if (signature.root >= 0) {
+    text += ", root " + std::to_string(signature.root);
+  }
+  return text + ")";
+}
+
+Op::Op(OpDesc desc, uint64_t sequence, TimePoint start)
+    : desc_(std::move(desc)), deadline_(start + desc_.timeout) {
+  signature_.collective = static_cast<uint8_t>(desc_.kind);
+  signature_.dtype = static_cast<uint8_t>(desc_.dtype);
+  signature_.reduceOp = static_cast<uint8_t>(desc_.reduceOp);
+  signature_.sequence = sequence;
+  signature_.count = desc_.count;
+  signature_.root = desc_.root;
+}
+
+void Op::completeShare(const Status& status) {
+  if (!status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) {
+      status_ = status;
+    }
+  }
+  if (remaining_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_.store(true, std::memory_order_release);
+  }
+  wake_.notify_all();
+  if (onDone_) {
+    std::function<void()> callback = std::move(onDone_);
+    callback();
+  }
+}
+
+bool Op::waitUntil(TimePoint until) {
+  if (done()) {
+    return true;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  return wake_.wait_until(lock, until, [this] { return done(); });
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "coll/collective.h"
+#include "net/frame.h"
+#include "reduce/kernels.h"
+
+namespace ringcomm {
+
+struct Buffer {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+// What a caller asks for. The memory of `buffers` must stay valid and untouched by others until the
+// operation is done. buffers[i] has index i + 1 in the plan (index 0 is the plan's scratch).
+struct OpDesc {
+  Collective kind = Collective::kBarrier;
+  DType dtype = DType::kByte;
+  ReduceOp reduceOp = ReduceOp::kNone;
+  int root = -1;
+  uint64_t count = 0;  // elements, as every rank must give them: the signature
+  std::vector<Buffer> buffers;
+  Duration timeout{};
+};
+
+// "all_reduce #17 (1000 x float32, sum)": a call in the words of the one who made it.
+std::string describeCall(const FrameHeader& signature);
+
+// One operation in flight. Shares on several loops work on it; whichever ends last completes it,
+// and only then may the caller touch its memory again. All methods may be called from any thread.
+class Op {
+ public:
+  Op(OpDesc desc, uint64_t sequence, TimePoint start);
+
+  const OpDesc& desc() const noexcept { return desc_; }
+  uint64_t sequence() const noexcept { return signature_.sequence; }
+  TimePoint deadline() const noexcept { return deadline_; }
+  // What every frame of this operation says; message, length and offset are the frame's own.
+  const FrameHeader& signature() const noexcept { return signature_; }
+  std::string describe() const { return describeCall(signature_); }
+
+  // Before the operation is handed to the shares: how many there are, and whom to tell on the loop
+  // that completes it. `onDone` must be quick, must not throw and must not wait.
+  void expectShares(int shares) noexcept { remaining_.store(shares); }
+  void onDone(std::function<void()> callback) { onDone_ = std::move(callback); }
+
+  // A share has ended and does not touch the memory any more. The first failure is the one kept.
+  void completeShare(const Status& status);
+
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  // Read only when done.
+  const Status& status() const noexcept { return status_; }
+
+  // Sleeps until it is done or the time has come; gives done().
+  bool waitUntil(TimePoint until);
+
+ private:
+  OpDesc desc_;
+  FrameHeader signature_;
+  TimePoint deadline_;
+  std::function<void()> onDone_;
+  std::atomic<int> remaining_{1};
+  std::atomic<bool> done_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  Status status_;  // guarded by mutex_ until done
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,228 @@
+#include "engine/peers.h"
+
+#include <cstring>
+
+namespace ringcomm {
+
+namespace {
+
+// How long the control link may stay silent after a lane of the same peer has ended: both ends come
+// from the same process at the same moment, but maybe over different paths.
+constexpr std::chrono::milliseconds kVerdictTime{250};
+
+}  // namespace
+
+Peers::Peers(Setup setup)
+    : setup_(std::move(setup)), loop_(*setup_.loop), peers_(static_cast<size_t>(setup_.world)) {
+  for (Peer& peer : peers_) {
+    peer.laneSeen.assign(static_cast<size_t>(setup_.lanes), false);
+  }
+}
+
+Peers::~Peers() { close(); }
+
+void Peers::introduce(std::vector<Candidates> candidates, std::vector<std::string> names) {
+  candidates_ = std::move(candidates);
+  names_ = std::move(names);
+}
+
+std::string Peers::name(int peer) const {
+  return names_.empty() ? "rank " + std::to_string(peer) : names_[static_cast<size_t>(peer)];
+}
+
+void Peers::connect(int peer, TimePoint deadline) {
+  Peer& state = at(peer);
+  if (state.wanted || closed_ || failed_) {
+    return;
+  }
+  state.wanted = true;
+  if (state.left) {
+    fail(Code::kPeerLost, name(peer) + " has left the group", peer);
+    return;
+  }
+  if (peer < setup_.rank) {
+    return;  // it dials as soon as it needs us, too
+  }
+  dial(peer, ConnectionKind::kControl, 0, deadline);
+  for (int lane = 0; lane < setup_.lanes && !failed_; ++lane) {
+    dial(peer, ConnectionKind::kData, lane, deadline);
+  }
+}
+
+void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
+  const auto& mine = candidates_[static_cast<size_t>(setup_.rank)];
+  const auto& theirs = candidates_[static_cast<size_t>(peer)];
+  Dialer::Target target;
+  target.addresses = dialOrder(mine, theirs);
+  target.secret = setup_.secret;
+  target.peerName = name(peer);
+  target.hello.group = setup_.group;
+  target.hello.generation = setup_.generation;
+  target.hello.fromRank = setup_.rank;
+  target.hello.toRank = peer;
+  target.hello.worldSize = setup_.world;
+  target.hello.lane = static_cast<uint16_t>(lane);
+  target.hello.kind = kind;
+  if (target.addresses.empty()) {
+    fail(
+        Code::kPeerLost, "cannot connect to " + name(peer) + ": it offers no usable address", peer);
+    return;
+  }
+  auto& dialers = at(peer).dialers;
+  dialers.push_back(nullptr);
+  const auto place = std::prev(dialers.end());
+  auto done = [this, peer, kind, lane, place](Result<UniqueFd> result) {
+    at(peer).dialers.erase(place);
+    if (result.ok()) {
+      established(std::move(*result), peer, kind, lane);
+    } else {
+      fail(result.status().code(), result.status().message(), peer);
+    }
+  };
+  *place = std::make_unique<Dialer>(loop_, setup_.sockets, std::move(target), deadline, done);
+  (*place)->start();
+}
+
+GroupKey Peers::admit(const Hello& hello) const {
+  if (closed_ || failed_) {
+    return {Refusal::kClosing, {}};
+  }
+  if (hello.generation != setup_.generation) {
+    return {Refusal::kWrongGeneration, {}};
+  }
+  if (hello.worldSize != setup_.world) {
+    return {Refusal::kWrongWorld, {}};
+  }
+  if (hello.toRank != setup_.rank || hello.fromRank >= setup_.rank) {
+    return {Refusal::kWrongRank, {}};
+  }
+  const Peer& peer = peers_[static_cast<size_t>(hello.fromRank)];
+  const bool control = hello.kind == ConnectionKind::kControl;
+  if (!control && hello.lane >= setup_.lanes) {
+    return {Refusal::kMalformed, {}};
+  }
+  if (control ? peer.controlSeen : peer.laneSeen[hello.lane]) {
+    return {Refusal::kDuplicate, {}};
+  }
+  return {Refusal::kNone, setup_.secret};
+}
+
+void Peers::accepted(UniqueFd fd, const Hello& hello) {
+  // Asked again: another connection may have finished its handshake in the meantime.
+  if (admit(hello).refusal == Refusal::kNone) {
+    established(std::move(fd), hello.fromRank, hello.kind, hello.lane);
+  }
+}
+
+void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
+  if (closed_) {
+    return;
+  }
+  Peer& state = at(peer);
+  if (kind == ConnectionKind::kData) {
+    state.laneSeen[static_cast<size_t>(lane)] = true;
+    setup_.observer->laneConnected(peer, lane, std::move(fd));
+    return;
+  }
+  state.controlSeen = true;
+  setup_.logger->debug(
+      "connected with " + name(peer) + " at " + peerAddress(fd.get()).toString());
+  ControlLink::Callbacks callbacks;
+  callbacks.message = [this, peer](const ControlMessage& message) { onMessage(peer, message); };
+  callbacks.ended = [this, peer](const Status& why) { onControlEnded(peer, why); };
+  state.control = std::make_unique<ControlLink>(loop_, std::move(fd), std::move(callbacks));
+  const Status started = state.control->start();
+  if (!started.ok()) {
+    fail(started.code(), started.message(), -1);
+  }
+}
+
+void Peers::onMessage(int peer, const ControlMessage& message) {
+  switch (message.kind) {
+    case ControlKind::kFailure:
+      fail(message.code, message.text, message.rank);
+      break;
+    case ControlKind::kGoodbye:
+      at(peer).left = true;
+      break;
+    case ControlKind::kHeartbeat:
+      break;
+  }
+}
+
+void Peers::onControlEnded(int peer, const Status& why) {
+  if (at(peer).left) {
+    return;  // fails whatever still needs it, when that is noticed
+  }
+  if (why.code() == Code::kProtocol) {
+    fail(why.code(), name(peer) + ": " + why.message(), peer);
+    return;
+  }
+  fail(
+      Code::kPeerLost, "lost " + name(peer) + ": " + why.message() +
+                           " (its process ended or was killed, or the network failed)",
+      peer);
+}
+
+void Peers::laneLost(int peer, int error) {
+  Peer& state = at(peer);
+  if (failed_ || closed_) {
+    return;
+  }
+  if (state.control != nullptr) {
+    state.control->readNow();
+  }
+  if (failed_) {
+    return;
+  }
+  if (state.left) {
+    fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)", peer);
+    return;
+  }
+  const std::string what = error > 0 ? std::strerror(error) : "closed by the peer";
+  loop_.cancelTimer(state.verdictTimer);
+  state.verdictTimer = loop_.startTimer(Clock::now() + kVerdictTime, [this, peer, what] {
+    fail(Code::kPeerLost, "lost the connection with " + name(peer) + ": " + what, peer);
+  });
+}
+
+void Peers::fail(Code code, const std::string& text, int peer) {
+  setup_.observer->peersFailed(Status(code, text, peer));
+}
+
+void Peers::announce(const Status& cause) {
+  if (failed_) {
+    return;
+  }
+  failed_ = true;
+  ControlMessage message;
+  message.kind = ControlKind::kFailure;
+  message.code = cause.code();
+  message.rank = cause.rank();
+  message.text = cause.message();
+  for (Peer& peer : peers_) {
+    loop_.cancelTimer(peer.verdictTimer);
+    if (peer.control != nullptr) {
+      peer.control->send(message);
+    }
+  }
+}
+
+void Peers::close() {
+  if (closed_) {
+    return;
+  }
+  closed_ = true;
+  ControlMessage goodbye;
+  goodbye.kind = ControlKind::kGoodbye;
+  for (Peer& peer : peers_) {
+    loop_.cancelTimer(peer.verdictTimer);
+    peer.dialers.clear();
+    if (peer.control != nullptr) {
+      peer.control->send(goodbye);
+      peer.control.reset();
+    }
+  }
+}
+
+}  // namespace ringcomm

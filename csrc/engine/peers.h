@@ -1,0 +1,99 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "io/loop.h"
+#include "net/candidates.h"
+#include "net/control_link.h"
+#include "net/dialer.h"
+#include "net/handshake.h"
+
+namespace ringcomm {
+
+// What the peers of a group report. Called on the control loop.
+class PeersObserver {
+ public:
+  virtual void laneConnected(int peer, int lane, UniqueFd fd) = 0;
+  virtual void peersFailed(const Status& cause) = 0;
+
+ protected:
+  ~PeersObserver() = default;
+};
+
+// A group's connections: makes them when they are first wanted (the lower rank dials, the higher is
+// dialed), hands the data lanes out, and keeps a control link to each connected peer. Verdicts about
+// peers are made here, and only from the control link: it says why a peer ends before it ends. On
+// the control loop.
+class Peers {
+ public:
+  struct Setup {
+    Loop* loop = nullptr;
+    PeersObserver* observer = nullptr;
+    const Logger* logger = nullptr;
+    SocketOptions sockets;
+    GroupId group{};
+    uint32_t generation = 0;
+    int rank = 0;
+    int world = 1;
+    int lanes = 1;
+    std::string secret;
+  };
+
+  explicit Peers(Setup setup);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  // Where everybody is and how to call them ("rank 2 (host)"), by rank; before any connect().
+  void introduce(std::vector<Candidates> candidates, std::vector<std::string> names);
+
+  // Sees to it that there is a connection, now or when the peer comes, by the deadline.
+  void connect(int peer, TimePoint deadline);
+
+  // Whether a dialer with this hello is expected; what it gets to prove.
+  GroupKey admit(const Hello& hello) const;
+  void accepted(UniqueFd fd, const Hello& hello);
+
+  // A lane to the peer ended while it was needed.
+  void laneLost(int peer, int error);
+
+  // Tells all connected peers that the group has failed, and why.
+  void announce(const Status& cause);
+
+  // Takes leave of all peers; nothing is accepted or dialed after it.
+  void close();
+
+ private:
+  struct Peer {
+    bool wanted = false;
+    bool left = false;       // said goodbye
+    bool controlSeen = false;
+    std::vector<bool> laneSeen;
+    std::unique_ptr<ControlLink> control;
+    std::list<std::unique_ptr<Dialer>> dialers;
+    Loop::TimerId verdictTimer{};
+  };
+
+  void dial(int peer, ConnectionKind kind, int lane, TimePoint deadline);
+  void established(UniqueFd fd, int peer, ConnectionKind kind, int lane);
+  void onMessage(int peer, const ControlMessage& message);
+  void onControlEnded(int peer, const Status& why);
+  void fail(Code code, const std::string& text, int peer);
+  Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
+  std::string name(int peer) const;
+
+  const Setup setup_;
+  Loop& loop_;
+  std::vector<Peer> peers_;
+  std::vector<Candidates> candidates_;
+  std::vector<std::string> names_;
+  bool failed_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace ringcomm

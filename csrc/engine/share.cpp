@@ -1,0 +1,219 @@
+#include "engine/share.h"
+
+#include <algorithm>
+
+namespace ringcomm {
+
+namespace {
+
+// Local copies and reductions are done in pieces of this size, so that the lanes are served between.
+constexpr uint64_t kLocalPiece = 4 << 20;
+
+// Part `index` of `parts` of a buffer, in whole elements.
+Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t parts) {
+  const uint64_t elements = buffer.bytes / elementSize;
+  // 128 bit: elements * index may pass 2^64 no sooner than memory does, but bytes may not.
+  const uint64_t first = elements / parts * index + elements % parts * index / parts;
+  const uint64_t next = elements / parts * (index + 1) + elements % parts * (index + 1) / parts;
+  return {buffer.data + first * elementSize, (next - first) * elementSize};
+}
+
+}  // namespace
+
+Share::Share(const Setup& setup)
+    : setup_(setup), loop_(*setup.loop), channels_(static_cast<size_t>(setup.world)) {}
+
+Share::~Share() { loop_.forget(this); }
+
+Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const {
+  const OpDesc& desc = op->desc();
+  Run::Setup made;
+  made.op = op;
+  made.elementSize = dtypeSize(desc.dtype);
+  made.world = setup_.world;
+  made.kernel = desc.reduceOp == ReduceOp::kNone
+                    ? nullptr
+                    : findKernel(desc.dtype, desc.reduceOp, setup_.isa);
+  CollectiveSpec spec;
+  spec.kind = desc.kind;
+  spec.rank = setup_.rank;
+  spec.world = setup_.world;
+  spec.root = desc.root;
+  spec.elementSize = made.elementSize;
+  for (const Buffer& buffer : desc.buffers) {
+    made.buffers.push_back(partOf(buffer, made.elementSize, index, parts));
+  }
+  if (desc.kind == Collective::kAllGather) {
+    for (size_t i = kOutput - 1; i < made.buffers.size(); ++i) {
+      spec.blockBytes.push_back(made.buffers[i].bytes);
+    }
+  } else if (!made.buffers.empty()) {
+    spec.count = made.buffers[0].bytes / made.elementSize;
+  }
+  made.plan = makePlan(spec, setup_.tuning);
+  return made;
+}
+
+void Share::start(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) {
+  if (!failure_.ok()) {
+    op->completeShare(failure_);
+    return;
+  }
+  loop_.retain();
+  runs_.push_back(std::make_unique<Run>(makeRun(op, index, parts)));
+  Run& run = *runs_.back();
+  enqueue(run);
+  settle(run);
+}
+
+void Share::enqueue(Run& run) {
+  const auto& steps = run.plan().steps;
+  bool needsPeers = false;
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    const StepKind kind = steps[i].kind;
+    if (kind == StepKind::kCopy || kind == StepKind::kReduce) {
+      continue;
+    }
+    needsPeers = true;
+    auto& channel = channels_[static_cast<size_t>(steps[i].peer)];
+    if (channel == nullptr) {
+      channel = std::make_unique<Channel>(loop_, *this, steps[i].peer, setup_.sliceBytes);
+      setup_.host->wantPeer(steps[i].peer, run.op().deadline());
+    }
+    channel->enqueue(run, i);
+  }
+  if (needsPeers) {
+    run.timer = loop_.startTimer(run.op().deadline(), [this, &run] { timeOut(run); });
+  }
+}
+
+void Share::attach(int peer, UniqueFd fd) {
+  if (!failure_.ok()) {
+    return;
+  }
+  auto& channel = channels_[static_cast<size_t>(peer)];
+  if (channel == nullptr) {  // the peer was first
+    channel = std::make_unique<Channel>(loop_, *this, peer, setup_.sliceBytes);
+  }
+  const Status attached = channel->attach(std::move(fd));
+  if (!attached.ok()) {
+    setup_.host->fail(attached);
+  }
+}
+
+void Share::progressed(Run& run) noexcept { settle(run); }
+
+// After anything moved: do what can be done locally, wake the channels that may go on, and end the
+// run when that was all.
+void Share::settle(Run& run) {
+  if (run.workLocally(kLocalPiece)) {
+    loop_.makeReady(this);
+  }
+  if (run.done()) {
+    finish(run);
+    return;
+  }
+  for (auto& channel : channels_) {
+    if (channel != nullptr) {
+      channel->nudge();
+    }
+  }
+}
+
+void Share::run() noexcept {
+  // By value: settling may end the run and shift those behind it.
+  std::vector<Run*> current;
+  for (auto& run : runs_) {
+    current.push_back(run.get());
+  }
+  for (Run* run : current) {
+    settle(*run);
+  }
+}
+
+void Share::finish(Run& run) {
+  loop_.cancelTimer(run.timer);
+  const std::shared_ptr<Op> op = run.sharedOp();
+  std::erase_if(runs_, [&run](const auto& entry) { return entry.get() == &run; });
+  loop_.release();
+  op->completeShare({});
+}
+
+void Share::laneLost(Channel& channel, int error) noexcept {
+  setup_.host->laneLost(channel.peer(), error);
+}
+
+void Share::violated(Channel& channel, const Status& why) noexcept {
+  const std::string who = setup_.host->peerName(channel.peer());
+  const std::string words = why.code() == Code::kMismatch
+                                ? "the ranks call different operations: " + who + " called "
+                                : who + ": ";
+  std::string text = words + why.message();
+  const std::string me = setup_.host->peerName(setup_.rank);
+  if (const size_t at = text.find("this rank"); at != std::string::npos) {
+    text.replace(at, std::string("this rank").size(), me);
+  }
+  setup_.host->fail(Status(why.code(), text, channel.peer()));
+}
+
+void Share::timeOut(const Run& run) {
+  const auto limit = toMillis(run.op().desc().timeout);
+  setup_.host->fail(
+      {Code::kTimeout, "Timed out waiting " + std::to_string(limit) + "ms for " +
+                           run.op().describe() + " on " + setup_.host->peerName(setup_.rank) +
+                           ": " + whatItWaitsFor(run)});
+}
+
+// The first receive, else send, that is not complete although it may run.
+std::string Share::whatItWaitsFor(const Run& run) const {
+  const auto& steps = run.plan().steps;
+  const Step* waited = nullptr;
+  uint64_t moved = 0;
+  for (uint32_t i = run.firstOpenStep(); i < steps.size(); ++i) {
+    const bool moves = steps[i].kind != StepKind::kCopy && steps[i].kind != StepKind::kReduce;
+    if (run.completed(i) || !moves || !run.mayStart(i)) {
+      continue;
+    }
+    const bool receives = steps[i].kind != StepKind::kSend;
+    if (waited == nullptr || receives) {
+      waited = &steps[i];
+      moved = run.moved(i);
+    }
+    if (receives) {
+      break;
+    }
+  }
+  if (waited == nullptr) {
+    return "waiting for operations before it";
+  }
+  const std::string peer = setup_.host->peerName(waited->peer);
+  if (!channels_[static_cast<size_t>(waited->peer)]->connected()) {
+    return "no connection with " + peer + " yet";
+  }
+  return (waited->kind == StepKind::kSend ? peer + " does not take what is sent to it ("
+                                          : "waiting for data from " + peer + " (") +
+         std::to_string(moved) + " of " + std::to_string(waited->bytes) + " bytes)";
+}
+
+void Share::abandon(const Status& cause) {
+  if (!failure_.ok()) {
+    return;
+  }
+  failure_ = cause;
+  for (auto& channel : channels_) {
+    if (channel != nullptr) {
+      channel->discard();
+    }
+  }
+  std::vector<std::unique_ptr<Run>> ended = std::move(runs_);
+  runs_.clear();
+  for (auto& run : ended) {
+    loop_.cancelTimer(run->timer);
+    loop_.release();
+    const std::shared_ptr<Op> op = run->sharedOp();
+    run.reset();
+    op->completeShare(cause);
+  }
+}
+
+}  // namespace ringcomm

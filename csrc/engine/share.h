@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coll/select.h"
+#include "engine/channel.h"
+#include "engine/op.h"
+#include "engine/run.h"
+
+namespace ringcomm {
+
+// What a share needs from its group. Callable from the share's loop.
+class ShareHost {
+ public:
+  virtual void wantPeer(int peer, TimePoint deadline) = 0;
+  virtual void laneLost(int peer, int error) = 0;
+  virtual void fail(const Status& cause) = 0;
+  virtual std::string peerName(int peer) const = 0;
+
+ protected:
+  ~ShareHost() = default;
+};
+
+// A group's part on one loop: the operations in flight there, and a channel to each peer. An
+// operation over several lanes has a run in several shares, each over its own range of elements;
+// every share starts operations in the group's order. On its loop.
+class Share final : public ChannelObserver, public Runnable {
+ public:
+  struct Setup {
+    ShareHost* host = nullptr;
+    Loop* loop = nullptr;
+    int rank = 0;
+    int world = 1;
+    uint32_t sliceBytes = 0;
+    Tuning tuning;
+    Isa isa = Isa::kScalar;
+  };
+
+  explicit Share(const Setup& setup);
+  ~Share();
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+  // Starts part `index` of `parts` of the operation. After a failure it ends at once.
+  void start(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts);
+  // The connection to a peer is there.
+  void attach(int peer, UniqueFd fd);
+  // Ends all runs and connections; nothing is started after it.
+  void abandon(const Status& cause);
+
+ private:
+  void progressed(Run& run) noexcept override;
+  void laneLost(Channel& channel, int error) noexcept override;
+  void violated(Channel& channel, const Status& why) noexcept override;
+  void run() noexcept override;
+
+  Run::Setup makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const;
+  void enqueue(Run& run);
+  void timeOut(const Run& run);
+  std::string whatItWaitsFor(const Run& run) const;
+  void settle(Run& run);
+  void finish(Run& run);
+
+  const Setup setup_;
+  Loop& loop_;
+  std::vector<std::unique_ptr<Channel>> channels_;  // by peer; null until first used
+  std::vector<std::unique_ptr<Run>> runs_;          // in order of operations
+  Status failure_;
+};
+
+}  // namespace ringcomm

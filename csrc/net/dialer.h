@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "io/loop.h"
+#include "net/handshake.h"
+#include "net/socket.h"
+
+namespace ringcomm {
+
+// Makes one connection to a peer: tries its addresses in order, the next one a moment later while
+// the first is still undecided, keeps the first that answers and proves itself, and starts again
+// until the deadline while nobody refuses for good. On its loop; `done` is called once, from the
+// loop, and may destroy the dialer.
+class Dialer {
+ public:
+  struct Target {
+    std::vector<Address> addresses;  // not empty
+    Hello hello;
+    std::string secret;
+    std::string peerName;  // "rank 2 (host b)", for messages
+  };
+  using Done = std::function<void(Result<UniqueFd>)>;
+
+  Dialer(Loop& loop, SocketOptions options, Target target, TimePoint deadline, Done done);
+  ~Dialer();
+  Dialer(const Dialer&) = delete;
+  Dialer& operator=(const Dialer&) = delete;
+
+  void start();
+
+ private:
+  class Attempt;
+
+  void startNext();
+  void startRound();
+  void onConnected(Attempt* attempt);
+  void onFinished(Attempt* attempt);
+  void onFailed(Attempt* attempt, const Status& why);
+  void remove(Attempt* attempt);
+  void noteFailure(const Address& address, const Status& why);
+  void finish(Result<UniqueFd> result);
+  void setTimer(TimePoint when, Task task);
+
+  Loop& loop_;
+  SocketOptions options_;
+  Target target_;
+  TimePoint deadline_;
+  Done done_;
+  std::list<std::unique_ptr<Attempt>> attempts_;
+  size_t nextAddress_ = 0;
+  int roundsLeft_;
+  Duration backoff_;
+  std::string failures_;  // of this round, one clause an address
+  Loop::TimerId timer_{};
+};
+
+}  // namespace ringcomm

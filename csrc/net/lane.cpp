@@ -1,0 +1,89 @@
+#include "net/lane.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace ringcomm {
+
+namespace {
+
+size_t totalBytes(const iovec* pieces, int count) noexcept {
+  size_t total = 0;
+  for (int i = 0; i < count; ++i) {
+    total += pieces[i].iov_len;
+  }
+  return total;
+}
+
+msghdr messageOf(const iovec* pieces, int count) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  return message;
+}
+
+}  // namespace
+
+TcpLane::TcpLane(Loop& loop, UniqueFd fd, LaneOwner& owner)
+    : loop_(loop), fd_(std::move(fd)), owner_(owner) {
+  watchStatus_ = loop_.watch(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, this);
+}
+
+TcpLane::~TcpLane() { loop_.unwatch(fd_.get(), this); }
+
+LaneIo TcpLane::send(const iovec* pieces, int count) noexcept {
+  if (!writable_) {
+    return {};
+  }
+  const msghdr message = messageOf(pieces, count);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno != EAGAIN) {
+    return {.error = errno};
+  }
+  const size_t bytes = sent < 0 ? 0 : static_cast<size_t>(sent);
+  // A short write means a full buffer, and the kernel will tell when there is room again.
+  writable_ = bytes == totalBytes(pieces, count);
+  return {.bytes = bytes};
+}
+
+LaneIo TcpLane::receive(const iovec* pieces, int count) noexcept {
+  if (!readable_) {
+    return {};
+  }
+  msghdr message = messageOf(pieces, count);
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) {
+    if (errno != EAGAIN) {
+      return {.error = errno};
+    }
+    readable_ = false;
+    return {};
+  }
+  if (got == 0) {
+    return {.error = kLaneEnded};
+  }
+  const size_t bytes = static_cast<size_t>(got);
+  // A short read means an empty buffer; but an end that was announced is not announced again.
+  readable_ = ending_ || bytes == totalBytes(pieces, count);
+  return {.bytes = bytes};
+}
+
+void TcpLane::onEvents(uint32_t events) noexcept {
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+    ending_ = true;
+    readable_ = true;
+  }
+  readable_ = readable_ || (events & EPOLLIN) != 0;
+  writable_ = writable_ || (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+  owner_.onLaneReady();
+}
+
+}  // namespace ringcomm
