@@ -1,0 +1,165 @@
+#include "coll/algorithms.h"
+#include "coll/blocks.h"
+#include "coll/steps.h"
+
+namespace ringcomm {
+namespace {
+
+// kScratch as the ranks' parts side by side, in rank order: what kReduce reads.
+Region slot(int rank, uint64_t bytes) { return {kScratch, static_cast<uint64_t>(rank) * bytes}; }
+
+// Fills the slots: the other ranks' parts arrive, the own one is copied.
+void gatherParts(Plan& plan, const CollectiveSpec& spec, Region own, uint64_t bytes) {
+  for (int distance = 1; distance < spec.world; ++distance) {
+    const int peer = rankAt(spec.rank, -distance, spec.world);
+    addStep(plan, recvStep(peer, slot(peer, bytes), bytes));
+  }
+  addStep(plan, copyStep(own, slot(spec.rank, bytes), bytes));
+  plan.scratchBytes = static_cast<uint64_t>(spec.world) * bytes;
+}
+
+// Combines the slots, in rank order, into `dst`, once all of the plan's steps so far are complete.
+void reduceParts(Plan& plan, const CollectiveSpec& spec, Region dst, uint64_t bytes) {
+  Step reduce;
+  reduce.kind = StepKind::kReduce;
+  reduce.src = slot(0, bytes);
+  reduce.dst = dst;
+  reduce.bytes = bytes;
+  reduce.parts = static_cast<uint32_t>(spec.world);
+  reduce.after = stepsSoFar(plan);
+  reduce.finish = true;
+  addStep(plan, reduce);
+}
+
+}  // namespace
+
+// Ring: reduce-scatter, then all-gather, in place; for large vectors.
+//
+// The vector is cut into N blocks. Block b starts at rank b + 1 and goes once around: each rank
+// adds its own part to what arrives and passes the sum on, until rank b holds the whole sum after
+// N - 1 hops and finishes it (AVG divides here, once, before anybody else sees it). A second round
+// of N - 1 hops hands the finished block to everybody. At hop h rank r sends block r - 1 - h and
+// receives block r - 2 - h, in both rounds alike, so what it sends at hop h is always what it
+// received at hop h - 1.
+//
+// Hops 2 (N - 1); a rank sends 2 (N - 1) / N of the vector, the least that is possible, and to one
+// neighbour only: no two streams ever compete for a port. The hops overlap byte by byte (`follow`),
+// so a vector whose block outlasts the delay of a hop takes the time of its bytes and one delay.
+//
+// Same bits everywhere: a block is summed along one path by one sequence of additions, and all the
+// other ranks receive copies of the result.
+//
+// In place without a hazard: byte i of block b is written again (second round) only when its final
+// value arrives, which has been through the sum of rank b, which needed the byte i that this rank
+// sent in the first round. So the old byte has left long before the new one can come.
+//
+// No deadlock: receives wait for nothing, so what was sent is always drained, whatever fits into
+// the streams; a send of hop h waits only for bytes of hop h - 1, and those of hop 0 for nothing.
+//
+// Empty blocks (a vector of fewer than N units) are left out by sender and receiver, who compute
+// the same blocks from the same count.
+Plan ringAllReduce(const CollectiveSpec& spec) {
+  Plan plan;
+  const int world = spec.world;
+  const int hops = 2 * (world - 1);
+  const auto block = [&](int distance) {
+    return blockOf(spec.count, spec.elementSize, world, rankAt(spec.rank, distance, world));
+  };
+  int32_t arrived = -1;  // the receive of the previous hop
+  for (int hop = 0; hop < hops; ++hop) {
+    const Block out = block(-1 - hop);
+    if (out.bytes > 0) {
+      Step send = sendStep(rankAt(spec.rank, 1, world), {kData, out.offset}, out.bytes);
+      send.follow = arrived;
+      addStep(plan, send);
+    }
+    const Block in = block(-2 - hop);
+    if (in.bytes > 0) {
+      Step recv = recvStep(rankAt(spec.rank, -1, world), {kData, in.offset}, in.bytes);
+      if (hop < world - 1) recv.kind = StepKind::kRecvReduce;
+      recv.finish = hop == world - 2;
+      arrived = addStep(plan, recv);
+    }
+  }
+  return plan;
+}
+
+// Direct: every rank sends its whole vector to every other one and reduces all N by itself; for
+// small vectors, where the delay of a hop is all that counts.
+//
+// Hops 1; a rank sends (N - 1) times the vector, and holds N of them in scratch.
+//
+// Same bits everywhere: each rank combines the same N parts in rank order, its own from its slot
+// like the others'.
+//
+// The result goes where the sends read from, so the reduction waits for the plan's steps before it:
+// the arrivals and the sends. That wait cannot close a circle: it is this rank's alone, no send or
+// receive waits for it, receives wait for nothing, and sends only for room that the peers' receives
+// make.
+//
+// Peers are taken in the order of their distance, so that the ranks do not all begin with rank 0.
+Plan directAllReduce(const CollectiveSpec& spec) {
+  Plan plan;
+  const uint64_t bytes = spec.count * spec.elementSize;
+  if (spec.world == 1 || bytes == 0) return plan;
+  for (int distance = 1; distance < spec.world; ++distance) {
+    addStep(plan, sendStep(rankAt(spec.rank, distance, spec.world), {kData, 0}, bytes));
+  }
+  gatherParts(plan, spec, {kData, 0}, bytes);
+  reduceParts(plan, spec, {kData, 0}, bytes);
+  return plan;
+}
+
+// Scatter-gather: the ring's bytes in two hops; for the middle, where a vector is too long to send
+// N - 1 times and too short to hide the ring's 2 (N - 1) delays.
+//
+// Rank p owns block p. First everybody sends block p to rank p (for all p); p combines the N parts
+// in rank order and finishes them; then it sends the result to everybody.
+//
+// Hops 2; a rank sends (N - 1) / N of the vector in each, so 2 (N - 1) / N; scratch is one block a
+// rank, together about the vector. Unlike the ring, N - 1 streams arrive at one port at once, and
+// the sums read what has left the cache: above a size the ring is better.
+//
+// Same bits everywhere: one rank computes a block, the others receive copies.
+//
+// No hazard: rank p's result arrives in block p here only after p has received this rank's part of
+// that block, whole. The reduction writes the own block, which no send of the first hop reads, so
+// it waits for the arrivals alone: they come first in the plan, and the sends of the first hop
+// after it, free to run at once.
+//
+// No deadlock: no receive waits for anything, so the first hop's sends always drain; the second
+// hop's wait for the reduction, that for the first hop's arrivals. To each peer the order of the
+// messages is first hop, second hop, on both sides.
+//
+// A rank whose block is empty receives no parts and sends no result.
+Plan scatterGatherAllReduce(const CollectiveSpec& spec) {
+  Plan plan;
+  const int world = spec.world;
+  if (world == 1) return plan;
+  const auto block = [&](int rank) { return blockOf(spec.count, spec.elementSize, world, rank); };
+  const Block own = block(spec.rank);
+  if (own.bytes > 0) {
+    gatherParts(plan, spec, {kData, own.offset}, own.bytes);
+    reduceParts(plan, spec, {kData, own.offset}, own.bytes);
+  }
+  const uint32_t reduced = stepsSoFar(plan);
+  for (int distance = 1; distance < world; ++distance) {
+    const int peer = rankAt(spec.rank, distance, world);
+    const Block theirs = block(peer);
+    if (theirs.bytes > 0) addStep(plan, sendStep(peer, {kData, theirs.offset}, theirs.bytes));
+  }
+  for (int distance = 1; distance < world; ++distance) {
+    const int to = rankAt(spec.rank, distance, world);
+    if (own.bytes > 0) {
+      Step send = sendStep(to, {kData, own.offset}, own.bytes);
+      send.after = reduced;
+      addStep(plan, send);
+    }
+    const int from = rankAt(spec.rank, -distance, world);
+    const Block theirs = block(from);
+    if (theirs.bytes > 0) addStep(plan, recvStep(from, {kData, theirs.offset}, theirs.bytes));
+  }
+  return plan;
+}
+
+}  // namespace ringcomm
