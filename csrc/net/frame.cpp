@@ -80,21 +80,19 @@ std::string_view cutAtCharacter(std::string_view text) noexcept {
 }  // namespace
 
 Status describeBadFrame(std::span<const std::byte, kFrameHeaderBytes> in) {
-  using namespace frame_layout;
-  const auto magic = loadLittle<uint32_t>(in.data());
-  const auto length = loadLittle<uint32_t>(in.data() + kLength);
-  const auto offset = loadLittle<uint64_t>(in.data() + kOffset);
+  const FrameWords words = loadFrameWords(in);
+  const auto length = static_cast<uint32_t>(words[4]);
   std::string what;
-  if (magic != kFrameMagic) {
+  if (static_cast<uint32_t>(words[0]) != kFrameMagic) {
     what = "it does not start with \"RCF\" and layout 1";
-  } else if (loadLittle<uint32_t>(in.data() + kCheck) != frameCheck(in)) {
+  } else if (words[4] >> 32 != frameCheck(words)) {
     what = "its check field does not fit the rest";
   } else if (length > kMaxSliceBytes) {
     what = "it announces a slice of " + std::to_string(length) + " bytes, more than the " +
            std::to_string(kMaxSliceBytes) + " allowed";
   } else {
-    what = "its slice of " + std::to_string(length) + " bytes at offset " + std::to_string(offset) +
-           " ends beyond 2^64";
+    what = "its slice of " + std::to_string(length) + " bytes at offset " +
+           std::to_string(words[5]) + " ends beyond 2^64";
   }
   return {Code::kProtocol, "bad frame header: " + what + " (" + hex(in) + ")"};
 }
