@@ -33,10 +33,10 @@ def curves(rows: Sequence[Row]) -> dict[str, list[tuple[int, float, float]]]:
     """Return, for each line of the plot, its points (size in B, busbw in GB/s, time in us)."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for row in rows:
-        for timing in (row.ours, row.peer):
+        for side, timing in (("", row.ours), (" (peer)", row.peer)):
             if timing is not None and row.size:
                 point = (row.size, row.bandwidths(timing)[1], timing.median_s * 1e6)
-                lines.setdefault(f"{row.op} {timing.backend}", []).append(point)
+                lines.setdefault(f"{row.op} {timing.backend}{side}", []).append(point)
     return {label: sorted(points) for label, points in lines.items()}
 
 
