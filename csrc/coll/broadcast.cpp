@@ -49,12 +49,11 @@ Plan treeBroadcast(const CollectiveSpec& spec) {
   const uint64_t bytes = spec.count * spec.elementSize;
   if (bytes == 0) return plan;
   const int place = placeOf(spec);
-  int below = place & -place;  // the children add a bit lower than this
+  // The lowest bit of the place, for the root one beyond all places: children add a lower one.
+  int below = 1;
+  while (below < spec.world && place % (2 * below) == 0) below *= 2;
   int32_t arrived = -1;
-  if (place == 0) {
-    below = 1;
-    while (below < spec.world) below *= 2;
-  } else {
+  if (place > 0) {
     arrived = addStep(plan, recvStep(rankOfPlace(spec, place - below), {kData, 0}, bytes));
   }
   for (int bit = below / 2; bit > 0; bit /= 2) {

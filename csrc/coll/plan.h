@@ -42,10 +42,10 @@ struct Step {
   uint64_t bytes = 0;
   Region dst;
   Region src;
-  uint32_t parts = 1;    // kReduce
-  int32_t follow = -1;   // kSend
+  uint32_t parts = 1;   // kReduce
+  int32_t follow = -1;  // kSend
   uint32_t after = 0;
-  bool finish = false;   // kRecvReduce, kReduce: the last reduction of these bytes (AVG divides now)
+  bool finish = false;  // kRecvReduce, kReduce: the last reduction of these bytes (AVG divides now)
 };
 
 struct Plan {

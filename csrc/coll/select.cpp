@@ -2,6 +2,7 @@
 
 #include "coll/algorithms.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace ringcomm {
@@ -134,7 +135,7 @@ std::vector<AlgorithmRange> algorithmTable(int world, const Tuning& tuning) {
     while (true) {
       const Algorithm* algorithm = chosen(first);
       uint64_t last = first;
-      for (uint64_t step = uint64_t{1} << 63; step > 0; step /= 2) {
+      for (uint64_t step = kMax / 2 + 1; step > 0; step /= 2) {
         if (step <= kMax - last && chosen(last + step) == algorithm) last += step;
       }
       rows.push_back({kind, first, last, algorithm->name});

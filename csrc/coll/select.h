@@ -32,7 +32,7 @@ struct Algorithm {
 // largest that still takes the algorithm it names. All ranks of a group have to use equal values.
 struct Tuning {
   // all_reduce, direct: of what a rank sends in all, which is N - 1 times the vector. On loopback a
-  // hop costs 10-20 us, in which 64 KiB can be copied and added a few times over.
+  // hop costs 10-20 us, about what it takes to copy and add 64 KiB.
   uint64_t directAllReduceBytes = uint64_t{64} << 10;
   // all_reduce, scatter-gather (three ranks or more): of the vector. The ring sends as many bytes
   // and hides its delays as soon as a block takes longer than one on the wire, so on a long path
