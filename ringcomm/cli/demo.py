@@ -146,6 +146,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.nproc < 1:
         parser.error(f"--nproc is {options.nproc}, must be at least 1")
+    if options.steps < 3:
+        parser.error(f"--steps is {options.steps}, must be at least 3")
     return options
 
 
