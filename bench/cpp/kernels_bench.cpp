@@ -29,25 +29,11 @@ constexpr size_t kLargest = 64U << 20;
 constexpr size_t kCombineParts = 4;
 constexpr size_t kLine = 64;
 
-constexpr DType kDTypes[] = {
-    DType::kFloat64,
-    DType::kFloat32,
-    DType::kFloat16,
-    DType::kBFloat16,
-    DType::kInt64,
-    DType::kInt32,
-    DType::kInt16,
-    DType::kInt8,
-    DType::kUInt8,
-    DType::kBool};
-constexpr ReduceOp kOps[] = {
-    ReduceOp::kSum,
-    ReduceOp::kProduct,
-    ReduceOp::kMin,
-    ReduceOp::kMax,
-    ReduceOp::kBand,
-    ReduceOp::kBor,
-    ReduceOp::kBxor};
+constexpr DType kDTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                             DType::kInt64,   DType::kInt32,   DType::kInt16,   DType::kInt8,
+                             DType::kUInt8,   DType::kBool};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum,  ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
 
 struct Options {
   double cellSeconds = 0.02;
@@ -90,16 +76,12 @@ double bestSeconds(double limit, size_t bytes, const Call& call) {
 }
 
 void printRow(const char* what, DType dtype, ReduceOp op, Isa isa) {
-  std::printf(
-      "%-11s %-9s %-8s %-7s",
-      what,
-      ringcomm::dtypeName(dtype),
-      ringcomm::reduceOpName(op),
-      ringcomm::isaName(isa));
+  std::printf("%-11s %-9s %-8s %-7s", what, ringcomm::dtypeName(dtype), ringcomm::reduceOpName(op),
+              ringcomm::isaName(isa));
 }
 
-void benchAccumulate(
-    const Options& options, DType dtype, ReduceOp op, std::byte* dst, const std::byte* src) {
+void benchAccumulate(const Options& options, DType dtype, ReduceOp op, std::byte* dst,
+                     const std::byte* src) {
   for (const Isa isa : ringcomm::supportedIsas()) {
     const ReduceKernel* kernel = ringcomm::findKernel(dtype, op, isa);
     if (kernel == nullptr) {
@@ -130,8 +112,8 @@ void benchCombine(const Options& options, DType dtype, std::byte* dst, const std
         parts.push_back(src + i * part);
       }
       const double seconds = bestSeconds(options.cellSeconds, bytes, [&] {
-        kernel->combine(
-            dst + options.offset * elementSize, parts.data(), parts.size(), part / elementSize);
+        kernel->combine(dst + options.offset * elementSize, parts.data(), parts.size(),
+                        part / elementSize);
       });
       std::printf(" %9.1f", static_cast<double>(bytes) / seconds / 1e9);
     }
