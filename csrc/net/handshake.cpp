@@ -256,7 +256,7 @@ Status DialerHandshake::onVerdict() {
   return {};
 }
 
-Status DialerHandshake::fail(Code code, std::string message) {
+Status DialerHandshake::fail(Code code, const std::string& message) {
   inbox_.clear();
   state_ = State::kFailed;
   failure_ = Status(code, "handshake with rank " + std::to_string(hello_.toRank) + ": " + message,
@@ -363,13 +363,13 @@ Status AcceptorHandshake::onProof() {
   return {};
 }
 
-Status AcceptorHandshake::refuseUnproven(Refusal refusal, Code code, std::string message) {
+Status AcceptorHandshake::refuseUnproven(Refusal refusal, Code code, const std::string& message) {
   refusal_ = refusal;
   output_ += prologue(Type::kRefusal, refusal);
-  return fail(code, std::move(message));
+  return fail(code, message);
 }
 
-Status AcceptorHandshake::fail(Code code, std::string message) {
+Status AcceptorHandshake::fail(Code code, const std::string& message) {
   inbox_.clear();
   state_ = State::kFailed;
   failure_ = Status(code, "handshake: " + message);

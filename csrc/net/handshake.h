@@ -127,7 +127,7 @@ class DialerHandshake {
   Status onPrologue();
   Status onChallenge();
   Status onVerdict();
-  Status fail(Code code, std::string message);
+  Status fail(Code code, const std::string& message);
 
   Hello hello_;
   std::string secret_;
@@ -168,8 +168,8 @@ class AcceptorHandshake {
   Status onPrologue();
   Status onHello();
   Status onProof();
-  Status fail(Code code, std::string message);
-  Status refuseUnproven(Refusal refusal, Code code, std::string message);
+  Status fail(Code code, const std::string& message);
+  Status refuseUnproven(Refusal refusal, Code code, const std::string& message);
 
   GroupLookup lookup_;
   Admission admit_;
