@@ -20,7 +20,7 @@ _GIB = 1 << 30
 _LEAST_ITERATIONS = 5
 _MOST_ITERATIONS = 5000
 _WARMUP = 3
-_ROUNDS = 6  # with two backends: each goes first in half of them
+_ROUNDS = 20  # with two backends: each goes first in half of them
 
 
 @dataclass(frozen=True)
