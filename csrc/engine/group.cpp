@@ -93,7 +93,7 @@ uint64_t Group::partsOf(const OpDesc& desc) const {
   return totalBytes(desc) / shares_.size() >= kLeastShareBytes ? shares_.size() : 1;
 }
 
-std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void()> onDone, bool waits) {
+std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, bool waits) {
   const uint64_t parts = partsOf(desc);
   const bool assisted = waits && parts == 1 && totalBytes(desc) <= kAssistBytes;
   std::unique_lock<std::mutex> lock(mutex_);

@@ -50,7 +50,7 @@ class Group final : public std::enable_shared_from_this<Group>,
 
   // Starts an operation. `onDone` is called once, from the loop that completes it or, after a
   // failure, from here. With `waits` the caller promises to call wait() at once.
-  std::shared_ptr<Op> submit(OpDesc desc, std::function<void()> onDone, bool waits);
+  std::shared_ptr<Op> submit(OpDesc desc, std::function<void(Op&)> onDone, bool waits);
 
   // Until the operation is done or the time has come; gives op.done(). Small operations are moved
   // on by the waiting thread itself.

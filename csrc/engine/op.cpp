@@ -14,7 +14,10 @@ std::string describeCall(const FrameHeader& signature) {
           dtypeName(static_cast<DType>(signature.dtype));
   const auto op = static_cast<ReduceOp>(signature.reduceOp);
   if (op != ReduceOp::kNone) {
-    text += std::string(", ") + reduceOpName(op);
+    const auto scaled = static_cast<OpDesc::Scaled>(signature.flags);
+    text += std::string(", ") + (scaled == OpDesc::Scaled::kNo         ? reduceOpName(op)
+                                 : scaled == OpDesc::Scaled::kByWorld ? "avg"
+                                                                      : "premul_sum");
   }
   if (signature.root >= 0) {
     text += ", root " + std::to_string(signature.root);
@@ -27,6 +30,7 @@ Op::Op(OpDesc desc, uint64_t sequence, TimePoint start)
   signature_.collective = static_cast<uint8_t>(desc_.kind);
   signature_.dtype = static_cast<uint8_t>(desc_.dtype);
   signature_.reduceOp = static_cast<uint8_t>(desc_.reduceOp);
+  signature_.flags = static_cast<uint8_t>(desc_.scaled);
   signature_.sequence = sequence;
   signature_.count = desc_.count;
   signature_.root = desc_.root;
@@ -48,8 +52,8 @@ void Op::completeShare(const Status& status) {
   }
   wake_.notify_all();
   if (onDone_) {
-    std::function<void()> callback = std::move(onDone_);
-    callback();
+    std::function<void(Op&)> callback = std::move(onDone_);
+    callback(*this);
   }
 }
 

@@ -28,6 +28,9 @@ struct OpDesc {
   Collective kind = Collective::kBarrier;
   DType dtype = DType::kByte;
   ReduceOp reduceOp = ReduceOp::kNone;
+  // Whether the caller has scaled its elements before a sum: part of the signature only.
+  enum class Scaled : uint8_t { kNo, kByFactor, kByWorld };
+  Scaled scaled = Scaled::kNo;
   int root = -1;
   uint64_t count = 0;  // elements, as every rank must give them: the signature
   std::vector<Buffer> buffers;
@@ -53,7 +56,7 @@ class Op {
   // Before the operation is handed to the shares: how many there are, and whom to tell on the loop
   // that completes it. `onDone` must be quick, must not throw and must not wait.
   void expectShares(int shares) noexcept { remaining_.store(shares); }
-  void onDone(std::function<void()> callback) { onDone_ = std::move(callback); }
+  void onDone(std::function<void(Op&)> callback) { onDone_ = std::move(callback); }
 
   // A share has ended and does not touch the memory any more. The first failure is the one kept.
   void completeShare(const Status& status);
@@ -69,7 +72,7 @@ class Op {
   OpDesc desc_;
   FrameHeader signature_;
   TimePoint deadline_;
-  std::function<void()> onDone_;
+  std::function<void(Op&)> onDone_;
   std::atomic<int> remaining_{1};
   std::atomic<bool> done_{false};
   std::mutex mutex_;

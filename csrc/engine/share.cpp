@@ -23,8 +23,6 @@ Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t
 Share::Share(const Setup& setup)
     : setup_(setup), loop_(*setup.loop), channels_(static_cast<size_t>(setup.world)) {}
 
-Share::~Share() { loop_.forget(this); }
-
 Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const {
   const OpDesc& desc = op->desc();
   Run::Setup made;
@@ -200,11 +198,8 @@ void Share::abandon(const Status& cause) {
     return;
   }
   failure_ = cause;
-  for (auto& channel : channels_) {
-    if (channel != nullptr) {
-      channel->discard();
-    }
-  }
+  loop_.forget(this);
+  channels_.clear();
   std::vector<std::unique_ptr<Run>> ended = std::move(runs_);
   runs_.clear();
   for (auto& run : ended) {

@@ -39,7 +39,6 @@ class Share final : public ChannelObserver, public Runnable {
   };
 
   explicit Share(const Setup& setup);
-  ~Share();
   Share(const Share&) = delete;
   Share& operator=(const Share&) = delete;
 
@@ -47,7 +46,7 @@ class Share final : public ChannelObserver, public Runnable {
   void start(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts);
   // The connection to a peer is there.
   void attach(int peer, UniqueFd fd);
-  // Ends all runs and connections; nothing is started after it.
+  // Ends all runs and connections; nothing is started after it, and the loop not used any more.
   void abandon(const Status& cause);
 
  private:

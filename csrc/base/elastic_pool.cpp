@@ -1,0 +1,56 @@
+#include "base/elastic_pool.h"
+
+#include <chrono>
+#include <utility>
+
+namespace ringcomm {
+
+namespace {
+
+constexpr std::chrono::seconds kIdleTime{5};
+
+}  // namespace
+
+void ElasticPool::submit(std::function<void()> job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  jobs_.push_back(std::move(job));
+  if (jobs_.size() > idle_) {
+    ++threads_;
+    // Counted in threads_, which the destructor waits for; a handle would only have to be joined.
+    std::thread([this] { work(); }).detach();
+  } else {
+    jobReady_.notify_one();
+  }
+}
+
+void ElasticPool::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    if (jobs_.empty()) {
+      ++idle_;
+      const bool called =
+          jobReady_.wait_for(lock, kIdleTime, [this] { return stopping_ || !jobs_.empty(); });
+      --idle_;
+      if (!called || jobs_.empty()) {
+        break;
+      }
+    }
+    std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;  // what it holds is let go of without the lock
+    lock.lock();
+  }
+  --threads_;
+  threadEnded_.notify_all();
+}
+
+ElasticPool::~ElasticPool() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopping_ = true;
+  jobReady_.notify_all();
+  threadEnded_.wait(lock, [this] { return threads_ == 0; });
+}
+
+}  // namespace ringcomm

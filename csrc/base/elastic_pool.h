@@ -1,0 +1,35 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace ringcomm {
+
+// Threads for jobs that may block for long, even on each other's results: whenever a job finds no
+// idle thread, a new one is started for it. Idle threads end after a while. Jobs must not throw.
+// submit() may be called from any thread; the destructor waits for the jobs that are running.
+class ElasticPool {
+ public:
+  ElasticPool() = default;
+  ~ElasticPool();
+  ElasticPool(const ElasticPool&) = delete;
+  ElasticPool& operator=(const ElasticPool&) = delete;
+
+  void submit(std::function<void()> job);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable jobReady_;
+  std::condition_variable threadEnded_;
+  std::deque<std::function<void()>> jobs_;
+  size_t idle_ = 0;
+  size_t threads_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace ringcomm

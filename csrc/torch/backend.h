@@ -1,0 +1,94 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/group.h"
+#include "torch/compat.h"
+#include "torch/work.h"
+
+namespace ringcomm {
+
+// torch.distributed's view of a group. Each collective checks its tensors, describes the operation,
+// and hands it to the group through launch(); everything else happens in the engine. Methods may be
+// called from any thread; those of the base class that are not overridden say that they are not
+// supported.
+class RingBackend final : public c10d::Backend {
+ public:
+  // What pg_options can be: torch's timeout, and ringcomm's options by their names.
+  struct RingOptions final : c10d::Backend::Options {
+    explicit RingOptions(std::chrono::milliseconds limit)
+        : c10d::Backend::Options("ringcomm", limit) {}
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const RC_CLONE_OVERRIDE {
+      return c10::make_intrusive<RingOptions>(*this);
+    }
+    ringcomm::Options values;
+  };
+
+  // Where the backend's group is and what it is called.
+  struct Place {
+    std::string groupName;
+    std::string routeTo;
+    int localRanks = 1;
+  };
+
+  // Blocks until all ranks are there; without the GIL, please.
+  RingBackend(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      int rank,
+      int size,
+      c10::intrusive_ptr<RingOptions> options,
+      const Place& place);
+  ~RingBackend() override;
+
+  const std::string getBackendName() const override { return "ringcomm"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  bool supportsCoalescing() const override { return false; }
+
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allgather(
+      std::vector<Tensors>& outputs,
+      Tensors& inputs,
+      const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::AllgatherOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  c10d::ErrorType getError() override;
+  void abort() override { group_->abort("aborted the process group"); }
+  void shutdown() override { group_->close(); }
+
+  const Group& group() const { return *group_; }
+
+ private:
+  WorkPtr reduceInPlace(
+      const at::Tensor& memory,
+      RingWork::Call call,
+      const c10d::AllreduceOptions& opts);
+  WorkPtr gather(std::vector<Buffer> outputs, const at::Tensor& input, RingWork::Call call,
+                 const c10d::AllgatherOptions& opts);
+  WorkPtr launch(OpDesc desc, RingWork::Call call, std::chrono::milliseconds timeout, bool async);
+
+  c10::intrusive_ptr<RingOptions> options_;
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace ringcomm

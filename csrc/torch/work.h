@@ -1,0 +1,74 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/elastic_pool.h"
+#include "engine/group.h"
+
+namespace ringcomm {
+
+// The exception that a failure becomes in Python: ValueError for a caller's mistake,
+// DistNetworkError for a peer or the network, DistBackendError for the rest. kOk gives nullptr.
+std::exception_ptr exceptionOf(const Status& status, const std::string& doing);
+
+// One collective of the backend, from the call to its completion.
+//
+// The progress thread that completes the operation ends the work: waiters and is_completed() depend
+// on nothing else. Only what may run Python or take long goes to the completers' pool: copying
+// results back to tensors of another layout, and completing the Future, whose callbacks may wait
+// for further collectives. Methods may be called from any thread.
+class RingWork final : public c10d::Work {
+ public:
+  struct Call {
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;       // of the profiler's event; static
+    std::vector<at::Tensor> inputs;    // what the profiler shows
+    std::vector<at::Tensor> outputs;   // what result() and the Future give
+    std::vector<at::Tensor> held;      // memory that the operation uses besides
+    std::function<void()> epilogue;    // after success, before anybody is told; may be null
+  };
+
+  RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call call);
+
+  // Starts the operation; with `sync` gives when it is done, whatever the result.
+  void start(OpDesc desc, bool sync);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  void abort() override;
+  std::vector<at::Tensor> result() override;
+  int sourceRank() const override { return -1; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+
+ private:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  void onOpDone(const Op& op);
+  void conclude(const Status& status, const std::string& doing);
+  FuturePtr futureIn(FuturePtr& slot, const c10::TypePtr& type, void (RingWork::*resolve)(const FuturePtr&) const);
+  void resolve(const FuturePtr& future) const;
+  void resolveResult(const FuturePtr& future) const;
+  int resultCode() const;
+
+  const std::shared_ptr<Group> group_;
+  ElasticPool& completers_;
+  Call call_;
+  std::shared_ptr<Op> op_;
+  uint64_t sequence_ = 0;
+  // Guarded by mutex_ of the base class.
+  Status status_;
+  bool concluded_ = false;  // the outcome is certain; completed_ follows at once
+  FuturePtr future_;
+  FuturePtr futureResult_;
+};
+
+}  // namespace ringcomm

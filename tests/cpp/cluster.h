@@ -1,0 +1,114 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/group.h"
+
+// Ranks as threads of one process, each with an engine of its own, over real sockets on loopback.
+namespace ringcomm::testing {
+
+class MemoryRendezvous final : public Rendezvous {
+ public:
+  Status set(const std::string& key, const std::string& value) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+    return {};
+  }
+  Result<std::string> get(const std::string& key, TimePoint deadline) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [&] { return values_.contains(key); })) {
+      return Status(Code::kTimeout, "no " + key);
+    }
+    return values_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+inline Duration seconds(double amount) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(amount));
+}
+
+// What one rank of a cluster has.
+struct Member {
+  int rank = 0;
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Group> group;
+
+  // Submits, waits, and gives how it ended.
+  Status call(OpDesc desc) const {
+    desc.timeout = desc.timeout == Duration{} ? seconds(20) : desc.timeout;
+    auto op = group->submit(std::move(desc), {}, true);
+    group->wait(*op, Clock::now() + seconds(60));
+    return op->done() ? op->status() : Status(Code::kInternal, "never completed");
+  }
+
+  template <typename T>
+  Status allReduce(std::vector<T>& data, DType dtype, ReduceOp op = ReduceOp::kSum) const {
+    return call(allReduceDesc(data, dtype, op));
+  }
+
+  template <typename T>
+  static OpDesc allReduceDesc(std::vector<T>& data, DType dtype, ReduceOp op = ReduceOp::kSum) {
+    OpDesc desc;
+    desc.kind = Collective::kAllReduce;
+    desc.dtype = dtype;
+    desc.reduceOp = op;
+    desc.count = data.size();
+    desc.buffers = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(T)}};
+    return desc;
+  }
+};
+
+// Runs `body` on every rank of a new group at the same time; gives when all have returned and left.
+inline void runCluster(
+    int world,
+    const Options& options,
+    const std::function<void(Member&)>& body,
+    const std::string& name = "test") {
+  MemoryRendezvous rendezvous;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      Member member;
+      member.rank = rank;
+      Result<std::shared_ptr<Engine>> engine = Engine::create(options, world, Logger());
+      if (!engine.ok()) {
+        throw std::runtime_error(engine.status().message());
+      }
+      member.engine = *engine;
+      GroupSpec spec;
+      spec.name = name;
+      spec.rank = rank;
+      spec.world = world;
+      spec.options = options;
+      Result<std::shared_ptr<Group>> group =
+          Group::join(*member.engine, spec, rendezvous, Clock::now() + seconds(20));
+      if (!group.ok()) {
+        throw std::runtime_error(group.status().message());
+      }
+      member.group = *group;
+      body(member);
+      if (member.group != nullptr) {
+        member.group->close();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+}  // namespace ringcomm::testing
