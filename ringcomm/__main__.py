@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "bench": "measure collectives, in a table as nccl-tests prints it",
     "demo": "train a small GPT on two ranks over ringcomm, then over gloo, side by side",
+    "options": "explain the backend's options and their defaults",
     "run": "run an unmodified script with ringcomm in place of gloo or nccl",
 }
 

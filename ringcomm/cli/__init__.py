@@ -1,1 +1,1 @@
-"""The command line: ``python -m ringcomm bench | demo | run``."""
+"""The command line: ``python -m ringcomm bench | demo | options | run``."""

@@ -20,7 +20,8 @@ from ringcomm.testing.ranks import (
     reserve_port,
 )
 
-_LAUNCHED = "RINGCOMM_LAUNCHED"
+# No option of the backend, whose variables begin with RINGCOMM_.
+_LAUNCHED = "_RINGCOMM_LAUNCHED"
 _POLL_S = 0.05
 _TAIL_LINES = 20
 

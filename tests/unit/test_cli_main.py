@@ -1,10 +1,13 @@
 """The choice of a command."""
 
 import importlib
+import io
 
 import pytest
+from rich.console import Console
 
 from ringcomm.__main__ import COMMANDS, main
+from ringcomm.cli.options import option_table
 
 
 def test_help_lists_every_command(capsys):
@@ -22,7 +25,9 @@ def test_no_command_shows_the_usage(capsys):
 
 def test_unknown_command_is_named(capsys):
     assert main(["bnech", "--help"]) == 2
-    assert capsys.readouterr().err == "ringcomm: no command 'bnech'; there are bench, demo, run\n"
+    assert capsys.readouterr().err == (
+        "ringcomm: no command 'bnech'; there are bench, demo, options, run\n"
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -39,3 +44,9 @@ def test_command_gets_its_arguments_and_gives_its_status(monkeypatch):
     monkeypatch.setattr(module, "main", lambda argv: seen.append(argv) or 5)
     assert main(["demo", "--steps", "3"]) == 5
     assert seen == [["--steps", "3"]]
+
+
+def test_options_are_explained():
+    out = Console(file=io.StringIO(), width=80)
+    out.print(option_table([("lanes", "G", "1", "connections a neighbour")]))
+    assert all(part in out.file.getvalue() for part in ("lanes", "group", "connections"))

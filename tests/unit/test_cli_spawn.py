@@ -116,6 +116,15 @@ def test_launch_shows_rank_0_alone(tmp_path, capfd):
     assert capfd.readouterr().out == "rank 0 of 2\n"
 
 
+def test_ranks_get_no_variable_that_reads_as_an_option(capfd):
+    # The backend takes every RINGCOMM_... variable for an option, and rejects unknown ones.
+    code = "import os; print([name for name in os.environ if name.startswith('RINGCOMM_')])"
+    launch([sys.executable, "-c", code], 1)
+    assert capfd.readouterr().out.strip() == str(
+        [name for name in os.environ if name.startswith("RINGCOMM_")]
+    )
+
+
 def test_launch_shows_what_the_failed_rank_printed(tmp_path):
     begin = time.monotonic()
     with pytest.raises(LaunchError) as error:
