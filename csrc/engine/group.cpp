@@ -90,7 +90,11 @@ std::string Group::peerName(int peer) const {
 }
 
 uint64_t Group::partsOf(const OpDesc& desc) const {
-  return totalBytes(desc) / shares_.size() >= kLeastShareBytes ? shares_.size() : 1;
+  // A barrier takes part in every share, since it orders what is in flight in each.
+  return desc.kind == Collective::kBarrier ||
+                 totalBytes(desc) / shares_.size() >= kLeastShareBytes
+             ? shares_.size()
+             : 1;
 }
 
 std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, bool waits) {
@@ -98,7 +102,6 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
   const bool assisted = waits && parts == 1 && totalBytes(desc) <= kAssistBytes;
   std::unique_lock<std::mutex> lock(mutex_);
   auto op = std::make_shared<Op>(std::move(desc), sequence_, Clock::now());
-  op->onDone(std::move(onDone));
   const Status failure = engine_.forked()
                              ? Status(Code::kInvalidArgument,
                                       "this process was forked from the one that made the group; "
@@ -106,12 +109,15 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
                              : failure_;
   if (!failure.ok()) {
     lock.unlock();
+    op->onDone(std::move(onDone));
     op->expectShares(1);
     op->completeShare(failure);
     return op;
   }
   ++sequence_;
   op->expectShares(static_cast<int>(parts));
+  op->onDone(shares_.size() == 1 ? std::move(onDone) : resumingAll(std::move(onDone)));
+  orderByMemory(op);
   for (uint64_t part = 0; part < parts; ++part) {
     auto task = [self = shared_from_this(), op, part, parts] {
       self->shares_[part]->start(op, part, parts);
@@ -123,6 +129,32 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
     }
   }
   return op;
+}
+
+// Callers may start an operation on a tensor while an earlier one still works on it; they mean the
+// one after the other.
+void Group::orderByMemory(const std::shared_ptr<Op>& op) {
+  std::erase_if(inFlight_, [](const auto& earlier) { return earlier->done(); });
+  for (const auto& earlier : inFlight_) {
+    if (op->overlaps(*earlier)) {
+      op->startAfter(earlier);
+    }
+  }
+  inFlight_.push_back(op);
+}
+
+// With several shares the operation that waits may be on another loop than the one that ends.
+std::function<void(Op&)> Group::resumingAll(std::function<void(Op&)> onDone) {
+  return [self = shared_from_this(), onDone = std::move(onDone)](Op& op) {
+    if (op.awaited()) {
+      for (size_t lane = 0; lane < self->shares_.size(); ++lane) {
+        self->loopOf(lane).post([self, lane] { self->shares_[lane]->resume(); });
+      }
+    }
+    if (onDone) {
+      onDone(op);
+    }
+  };
 }
 
 bool Group::wait(Op& op, TimePoint until) {

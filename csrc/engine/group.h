@@ -90,6 +90,8 @@ class Group final : public std::enable_shared_from_this<Group>,
   void introduce(std::vector<Candidates> candidates);
   Loop& loopOf(size_t lane) const { return engine_.loop(number_ + lane); }
   Loop& controlLoop() const { return engine_.controlLoop(); }
+  std::function<void(Op&)> resumingAll(std::function<void(Op&)> onDone);
+  void orderByMemory(const std::shared_ptr<Op>& op);
   uint64_t partsOf(const OpDesc& desc) const;
   void endEverywhere(const Status& cause, bool leaving);
 
@@ -105,6 +107,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   mutable std::mutex mutex_;  // guards what follows, and the order of posting operations
   std::vector<std::string> names_;  // by rank: "rank 2 (host)"
   uint64_t sequence_ = 0;
+  std::vector<std::shared_ptr<Op>> inFlight_;
   Status failure_;
   bool closed_ = false;
 };

@@ -1,5 +1,6 @@
 #include "engine/op.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringcomm {
@@ -36,6 +37,31 @@ Op::Op(OpDesc desc, uint64_t sequence, TimePoint start)
   signature_.root = desc_.root;
 }
 
+// Sequentially consistent: either the earlier one sees that it is awaited when it is done, or the
+// later one sees that it is done when it starts.
+void Op::startAfter(const std::shared_ptr<Op>& earlier) {
+  earlier->awaited_.store(true);
+  earlier_.push_back(earlier);
+}
+
+bool Op::mayStart() const noexcept {
+  return std::all_of(earlier_.begin(), earlier_.end(), [](const std::weak_ptr<Op>& entry) {
+    const std::shared_ptr<Op> op = entry.lock();
+    return op == nullptr || op->done();
+  });
+}
+
+bool Op::overlaps(const Op& other) const noexcept {
+  for (const Buffer& mine : desc_.buffers) {
+    for (const Buffer& theirs : other.desc_.buffers) {
+      if (mine.data < theirs.data + theirs.bytes && theirs.data < mine.data + mine.bytes) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void Op::completeShare(const Status& status) {
   if (!status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -48,7 +74,7 @@ void Op::completeShare(const Status& status) {
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    done_.store(true, std::memory_order_release);
+    done_.store(true);
   }
   wake_.notify_all();
   if (onDone_) {

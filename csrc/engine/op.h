@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -58,10 +59,19 @@ class Op {
   void expectShares(int shares) noexcept { remaining_.store(shares); }
   void onDone(std::function<void(Op&)> callback) { onDone_ = std::move(callback); }
 
+  // Operations before this one that use some of the same memory: it must not start before they are
+  // done. Set before it is handed to the shares.
+  void startAfter(const std::shared_ptr<Op>& earlier);
+  bool mayStart() const noexcept;
+  // Whether a later operation waits for this one.
+  bool awaited() const noexcept { return awaited_.load(); }
+  // Whether the two use common memory.
+  bool overlaps(const Op& other) const noexcept;
+
   // A share has ended and does not touch the memory any more. The first failure is the one kept.
   void completeShare(const Status& status);
 
-  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  bool done() const noexcept { return done_.load(); }
   // Read only when done.
   const Status& status() const noexcept { return status_; }
 
@@ -73,6 +83,9 @@ class Op {
   FrameHeader signature_;
   TimePoint deadline_;
   std::function<void(Op&)> onDone_;
+  // Weak: an operation is held until it is done, and nobody needs to hold it longer for this.
+  std::vector<std::weak_ptr<Op>> earlier_;
+  std::atomic<bool> awaited_{false};
   std::atomic<int> remaining_{1};
   std::atomic<bool> done_{false};
   std::mutex mutex_;

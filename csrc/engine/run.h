@@ -34,7 +34,9 @@ class Run {
   const Step& step(uint32_t index) const noexcept { return setup_.plan.steps[index]; }
   size_t elementSize() const noexcept { return setup_.elementSize; }
 
-  bool mayStart(uint32_t index) const noexcept { return prefix_ >= step(index).after; }
+  bool mayStart(uint32_t index) noexcept {
+    return prefix_ >= step(index).after && (started_ || (started_ = setup_.op->mayStart()));
+  }
   // How much of a send's bytes exist already.
   uint64_t available(uint32_t index) const noexcept;
   uint64_t moved(uint32_t index) const noexcept { return moved_[index]; }
@@ -70,6 +72,7 @@ class Run {
   std::vector<bool> completed_;
   std::vector<uint32_t> local_;  // indices of local steps, in order
   size_t nextLocal_ = 0;
+  bool started_ = false;  // the operation's memory is free for it
   uint32_t prefix_ = 0;  // all steps below are complete
 };
 

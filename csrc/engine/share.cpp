@@ -23,6 +23,23 @@ Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t
 Share::Share(const Setup& setup)
     : setup_(setup), loop_(*setup.loop), channels_(static_cast<size_t>(setup.world)) {}
 
+CollectiveSpec Share::specOf(const OpDesc& desc, const std::vector<Buffer>& buffers) const {
+  CollectiveSpec spec;
+  spec.kind = desc.kind;
+  spec.rank = setup_.rank;
+  spec.world = setup_.world;
+  spec.root = desc.root;
+  spec.elementSize = dtypeSize(desc.dtype);
+  if (desc.kind == Collective::kAllGather) {
+    for (size_t i = kOutput - 1; i < buffers.size(); ++i) {
+      spec.blockBytes.push_back(buffers[i].bytes);
+    }
+  } else if (!buffers.empty()) {
+    spec.count = buffers[0].bytes / spec.elementSize;
+  }
+  return spec;
+}
+
 Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const {
   const OpDesc& desc = op->desc();
   Run::Setup made;
@@ -32,23 +49,12 @@ Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_
   made.kernel = desc.reduceOp == ReduceOp::kNone
                     ? nullptr
                     : findKernel(desc.dtype, desc.reduceOp, setup_.isa);
-  CollectiveSpec spec;
-  spec.kind = desc.kind;
-  spec.rank = setup_.rank;
-  spec.world = setup_.world;
-  spec.root = desc.root;
-  spec.elementSize = made.elementSize;
   for (const Buffer& buffer : desc.buffers) {
     made.buffers.push_back(partOf(buffer, made.elementSize, index, parts));
   }
-  if (desc.kind == Collective::kAllGather) {
-    for (size_t i = kOutput - 1; i < made.buffers.size(); ++i) {
-      spec.blockBytes.push_back(made.buffers[i].bytes);
-    }
-  } else if (!made.buffers.empty()) {
-    spec.count = made.buffers[0].bytes / made.elementSize;
-  }
-  made.plan = makePlan(spec, setup_.tuning);
+  // Chosen by the whole operation's size, so that all shares do the same.
+  const Algorithm& algorithm = chooseAlgorithm(specOf(desc, desc.buffers), setup_.tuning);
+  made.plan = makePlan(algorithm, specOf(desc, made.buffers));
   return made;
 }
 
@@ -107,15 +113,32 @@ void Share::settle(Run& run) {
   if (run.workLocally(kLocalPiece)) {
     loop_.makeReady(this);
   }
-  if (run.done()) {
+  if (run.done() && mayFinish(run)) {
     finish(run);
     return;
   }
+  nudgeChannels();
+}
+
+// A barrier orders: it is over when everything before it is.
+bool Share::mayFinish(const Run& run) const {
+  return run.op().desc().kind != Collective::kBarrier || runs_.front().get() == &run;
+}
+
+void Share::nudgeChannels() noexcept {
   for (auto& channel : channels_) {
     if (channel != nullptr) {
       channel->nudge();
     }
   }
+}
+
+void Share::resume() {
+  if (!failure_.ok()) {
+    return;
+  }
+  loop_.makeReady(this);
+  nudgeChannels();
 }
 
 void Share::run() noexcept {
@@ -135,6 +158,9 @@ void Share::finish(Run& run) {
   std::erase_if(runs_, [&run](const auto& entry) { return entry.get() == &run; });
   loop_.release();
   op->completeShare({});
+  if (!runs_.empty()) {
+    resume();  // a barrier, or an operation on the same memory, may have waited for this one
+  }
 }
 
 void Share::laneLost(Channel& channel, int error) noexcept {
@@ -154,7 +180,7 @@ void Share::violated(Channel& channel, const Status& why) noexcept {
   setup_.host->fail(Status(why.code(), text, channel.peer()));
 }
 
-void Share::timeOut(const Run& run) {
+void Share::timeOut(Run& run) {
   const auto limit = toMillis(run.op().desc().timeout);
   setup_.host->fail(
       {Code::kTimeout, "Timed out waiting " + std::to_string(limit) + "ms for " +
@@ -163,7 +189,7 @@ void Share::timeOut(const Run& run) {
 }
 
 // The first receive, else send, that is not complete although it may run.
-std::string Share::whatItWaitsFor(const Run& run) const {
+std::string Share::whatItWaitsFor(Run& run) const {
   const auto& steps = run.plan().steps;
   const Step* waited = nullptr;
   uint64_t moved = 0;

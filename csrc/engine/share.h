@@ -44,6 +44,8 @@ class Share final : public ChannelObserver, public Runnable {
 
   // Starts part `index` of `parts` of the operation. After a failure it ends at once.
   void start(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts);
+  // Looks again at runs that waited for an operation of another share.
+  void resume();
   // The connection to a peer is there.
   void attach(int peer, UniqueFd fd);
   // Ends all runs and connections; nothing is started after it, and the loop not used any more.
@@ -55,11 +57,14 @@ class Share final : public ChannelObserver, public Runnable {
   void violated(Channel& channel, const Status& why) noexcept override;
   void run() noexcept override;
 
+  CollectiveSpec specOf(const OpDesc& desc, const std::vector<Buffer>& buffers) const;
   Run::Setup makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const;
   void enqueue(Run& run);
-  void timeOut(const Run& run);
-  std::string whatItWaitsFor(const Run& run) const;
+  void timeOut(Run& run);
+  std::string whatItWaitsFor(Run& run) const;
   void settle(Run& run);
+  bool mayFinish(const Run& run) const;
+  void nudgeChannels() noexcept;
   void finish(Run& run);
 
   const Setup setup_;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/float_mode.h"
+
 namespace ringcomm {
 
 namespace {
@@ -93,6 +95,7 @@ void Loop::postQuietly(Task task) {
 }
 
 void Loop::threadMain() {
+  const DefaultFloatMode floatMode;  // a new thread inherits its maker's
   while (!stopping_.load()) {
     {
       std::lock_guard<std::mutex> baton(baton_);
@@ -131,6 +134,7 @@ void Loop::assist(const std::function<bool()>& done, TimePoint deadline, Duratio
     baton.lock();
   }
   state_.store(State::kRunning);
+  const DefaultFloatMode floatMode;
   TimePoint spinEnd = Clock::now() + spin;
   while (!stopping_.load()) {
     turn();
