@@ -138,7 +138,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--backend", default="ringcomm", help="default %(default)s")
     parser.add_argument("--against", default="gloo", metavar="PEER", help="default %(default)s")
     parser.add_argument("-n", "--nproc", type=int, default=2, help="ranks, default %(default)s")
-    parser.add_argument("--steps", type=int, default=160, help="default %(default)s")
+    parser.add_argument("--steps", type=int, default=120, help="default %(default)s")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--script", type=Path, help="the training script, if not in the tree")
