@@ -44,7 +44,10 @@ Status ControlLink::flush() {
     const ssize_t sent =
         ::send(fd_.get(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
-      return errno == EAGAIN || errno == EINTR ? Status() : Status::fromErrno("send", errno);
+      if (errno == EINTR) {
+        continue;
+      }
+      return errno == EAGAIN ? Status() : Status::fromErrno("send", errno);
     }
     unsent_.erase(0, static_cast<size_t>(sent));
   }

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string>
@@ -36,7 +37,10 @@ class HandshakeDriver {
         return {Code::kProtocol, "the connection ended during the handshake"};
       }
       if (got < 0) {
-        return errno == EAGAIN || errno == EINTR ? Status() : Status::fromErrno("handshake", errno);
+        if (errno == EINTR) {
+          continue;  // the edge that brought us here does not come again
+        }
+        return errno == EAGAIN ? Status() : Status::fromErrno("handshake", errno);
       }
       Status fed = machine_.feed({buffer.data(), static_cast<size_t>(got)});
       if (!fed.ok()) {
@@ -53,7 +57,10 @@ class HandshakeDriver {
       const ssize_t sent =
           ::send(fd_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
-        return errno == EAGAIN || errno == EINTR ? Status() : Status::fromErrno("handshake", errno);
+        if (errno == EINTR) {
+          continue;
+        }
+        return errno == EAGAIN ? Status() : Status::fromErrno("handshake", errno);
       }
       unsent_.erase(0, static_cast<size_t>(sent));
     }
