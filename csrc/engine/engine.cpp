@@ -85,13 +85,17 @@ Status Engine::listen(uint16_t port) {
     const std::shared_ptr<Group> group = findGroup(hello.group);
     return group != nullptr ? group->admit(hello) : GroupKey{Refusal::kUnknownGroup, {}};
   };
+  auto admission = [this](const Hello& hello) -> Refusal {
+    const std::shared_ptr<Group> group = findGroup(hello.group);
+    return group != nullptr ? group->admit(hello).refusal : Refusal::kUnknownGroup;
+  };
   auto accepted = [this](UniqueFd connection, const Hello& hello) {
     if (const std::shared_ptr<Group> group = findGroup(hello.group)) {
       group->accepted(std::move(connection), hello);
     }
   };
   std::promise<Status> started;
-  controlLoop().post([&] { started.set_value(listener_->start(lookup, accepted)); });
+  controlLoop().post([&] { started.set_value(listener_->start(lookup, admission, accepted)); });
   return started.get_future().get();
 }
 

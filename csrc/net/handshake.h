@@ -158,6 +158,9 @@ class AcceptorHandshake {
 
   bool done() const noexcept { return state_ == State::kDone; }
 
+  // Whether the dialer has named a group that this side has: what no stranger does by chance.
+  bool challenged() const noexcept { return state_ == State::kAwaitProof || done(); }
+
   // Proven once done(); before, what a stranger claims.
   const Hello& hello() const noexcept { return hello_; }
   Refusal refusal() const noexcept { return refusal_; }

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "net/handshake_driver.h"
@@ -16,18 +17,27 @@ namespace {
 // again after this time.
 constexpr std::chrono::milliseconds kAcceptRetry{100};
 
+// Connections accepted in a row. A flood must not push out those that are in their handshake before
+// what they have sent is looked at.
+constexpr int kAcceptBatch = 32;
+
+// After a refusal we read on for this long and this much: closing with bytes unread makes the kernel
+// send a reset, which may overtake the refusal.
+constexpr std::chrono::seconds kLingerTime{1};
+constexpr size_t kLingerBytes = 4096;
+
 constexpr std::chrono::seconds kReportWindow{10};
 constexpr int kReportsPerWindow = 5;
 
 }  // namespace
 
-// One connection in its handshake.
+// One connection in its handshake, or just after it was refused.
 class Listener::Pending final : private EventHandler {
  public:
   Pending(Listener& listener, UniqueFd fd)
       : listener_(listener),
         fd_(std::move(fd)),
-        machine_(listener.lookup_),
+        machine_(listener.lookup_, listener.admission_),
         driver_(fd_.get(), machine_),
         timer_(listener.loop_.startTimer(Clock::now() + kHandshakeTime, [this] {
           listener_.drop(this, {Code::kTimeout, "its handshake did not end in time"});
@@ -50,9 +60,26 @@ class Listener::Pending final : private EventHandler {
   }
   const Hello& hello() const { return machine_.hello(); }
   std::string peer() const { return peerAddress(fd_.get()).toString(); }
+  bool refused() const { return machine_.refusal() != Refusal::kNone; }
+  bool lingering() const { return lingering_; }
+  bool isStranger() const { return !machine_.challenged(); }
+
+  // Lets a refusal arrive before the connection ends.
+  void linger() {
+    lingering_ = true;
+    ::shutdown(fd_.get(), SHUT_WR);
+    listener_.loop_.cancelTimer(timer_);
+    timer_ = listener_.loop_.startTimer(
+        Clock::now() + kLingerTime, [this] { listener_.remove(this); });
+    drain();
+  }
 
  private:
   void onEvents(uint32_t) noexcept override {
+    if (lingering_) {
+      drain();
+      return;
+    }
     const Status status = driver_.advance();
     if (!status.ok()) {
       listener_.drop(this, status);
@@ -61,11 +88,29 @@ class Listener::Pending final : private EventHandler {
     }
   }
 
+  // Reads and forgets; ends with the peer's end, an error, or more than anybody has to say.
+  void drain() {
+    std::array<std::byte, 512> buffer;
+    while (drained_ < kLingerBytes) {
+      const ssize_t got = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (got > 0) {
+        drained_ += static_cast<size_t>(got);
+      } else if (got < 0 && errno == EAGAIN) {
+        return;
+      } else if (got == 0 || errno != EINTR) {
+        break;
+      }
+    }
+    listener_.remove(this);
+  }
+
   Listener& listener_;
   UniqueFd fd_;
   AcceptorHandshake machine_;
   HandshakeDriver<AcceptorHandshake> driver_;
   Loop::TimerId timer_;
+  bool lingering_ = false;
+  size_t drained_ = 0;
 };
 
 Listener::Listener(Loop& loop, UniqueFd fd, SocketOptions options, const Logger& logger)
@@ -78,8 +123,9 @@ Listener::~Listener() {
   }
 }
 
-Status Listener::start(GroupLookup lookup, Accepted accepted) {
+Status Listener::start(GroupLookup lookup, Admission admission, Accepted accepted) {
   lookup_ = std::move(lookup);
+  admission_ = std::move(admission);
   accepted_ = std::move(accepted);
   Status status = loop_.watch(fd_.get(), EPOLLIN, this);
   watching_ = status.ok();
@@ -87,7 +133,7 @@ Status Listener::start(GroupLookup lookup, Accepted accepted) {
 }
 
 void Listener::onEvents(uint32_t) noexcept {
-  while (true) {
+  for (int i = 0; i < kAcceptBatch; ++i) {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       admit(std::move(fd));
@@ -98,17 +144,22 @@ void Listener::onEvents(uint32_t) noexcept {
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       report(Status::fromErrno("cannot accept connections", errno).message());
-      loop_.cancelTimer(retry_);
-      retry_ = loop_.startTimer(Clock::now() + kAcceptRetry, [this] { onEvents(0); });
+      acceptAgain(kAcceptRetry);
       return;
     }
     // Anything else is about one connection that ended before it was accepted: on to the next.
   }
+  acceptAgain(Duration::zero());  // after the events that have come meanwhile
+}
+
+void Listener::acceptAgain(Duration delay) {
+  loop_.cancelTimer(retry_);
+  retry_ = loop_.startTimer(Clock::now() + delay, [this] { onEvents(0); });
 }
 
 void Listener::admit(UniqueFd fd) {
   if (pending_.size() >= kMaxPending) {
-    drop(pending_.front().get(), {Code::kTimeout, "too many connections are in their handshake"});
+    makeRoom();
   }
   const Status prepared = prepareConnection(fd.get(), options_);
   if (!prepared.ok()) {
@@ -122,6 +173,18 @@ void Listener::admit(UniqueFd fd) {
   }
 }
 
+// The oldest of those that have not shown to be more than strangers, else the oldest.
+void Listener::makeRoom() {
+  const auto stranger = std::find_if(
+      pending_.begin(), pending_.end(), [](const auto& entry) { return entry->isStranger(); });
+  Pending* victim = (stranger != pending_.end() ? *stranger : pending_.front()).get();
+  if (!victim->lingering()) {
+    report("dropped a connection from " + victim->peer() +
+           ": too many connections are in their handshake");
+  }
+  remove(victim);
+}
+
 void Listener::finish(Pending* pending) {
   const Hello hello = pending->hello();
   UniqueFd fd = pending->takeFd();
@@ -131,7 +194,11 @@ void Listener::finish(Pending* pending) {
 
 void Listener::drop(Pending* pending, const Status& why) {
   report("dropped a connection from " + pending->peer() + ": " + why.message());
-  remove(pending);
+  if (pending->refused()) {
+    pending->linger();
+  } else {
+    remove(pending);
+  }
 }
 
 void Listener::remove(Pending* pending) {

@@ -15,8 +15,9 @@ namespace ringcomm {
 
 // The process's one listening port: accepts, drives the acceptor's side of the handshake, and hands
 // on what has proven that it belongs here. Strangers cost a bounded number of descriptors for a
-// bounded time, get no answer, and are logged at a bounded rate. Made and destroyed before its loop
-// runs others' tasks or on that loop; everything happens on the loop.
+// bounded time, get no answer, and are logged at a bounded rate; when they are too many, those that
+// have not named a group of ours go first. Made and destroyed before its loop runs others' tasks or
+// on that loop; everything happens on the loop.
 class Listener final : private EventHandler {
  public:
   // Gives the socket of a proven connection and what it is for.
@@ -27,9 +28,10 @@ class Listener final : private EventHandler {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  Status start(GroupLookup lookup, Accepted accepted);
+  // `admission` has the last word about a proven hello; what it takes goes to `accepted` next.
+  Status start(GroupLookup lookup, Admission admission, Accepted accepted);
 
-  // At most this many connections are in their handshake; one more drops the oldest.
+  // At most this many connections are in their handshake.
   static constexpr size_t kMaxPending = 128;
   static constexpr std::chrono::seconds kHandshakeTime{5};
 
@@ -38,6 +40,8 @@ class Listener final : private EventHandler {
 
   void onEvents(uint32_t events) noexcept override;
   void admit(UniqueFd fd);
+  void makeRoom();
+  void acceptAgain(Duration delay);
   void finish(Pending* pending);
   void drop(Pending* pending, const Status& why);
   void remove(Pending* pending);
@@ -48,6 +52,7 @@ class Listener final : private EventHandler {
   SocketOptions options_;
   const Logger& logger_;
   GroupLookup lookup_;
+  Admission admission_;
   Accepted accepted_;
   std::list<std::unique_ptr<Pending>> pending_;
   Loop::TimerId retry_{};
