@@ -13,10 +13,37 @@ namespace {
 // A candidate that does not answer holds the next one up by this long (RFC 8305's figure).
 constexpr std::chrono::milliseconds kStagger{250};
 
+// One that took the connection is probably the peer, and probably busy: it gets longer before the
+// next address is tried beside it (should both lead to the peer, it admits only one), and so long
+// before it is given up.
+constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kHandshakeTime{10};
+
 // A peer that published its address listens. If every address refuses, its process has ended; we
 // look again a few times, since an overflowing backlog can look like that.
 constexpr int kRounds = 6;
 constexpr std::chrono::milliseconds kFirstBackoff{20};
+
+// Refusals that the peer itself gives for good. The others come from somebody else at its address,
+// from a peer that is not ready yet, or from one that is about to leave.
+bool isFinal(Refusal refusal, const Status& why) {
+  switch (refusal) {
+    case Refusal::kNone:  // refused on this side, for want of a proof
+      return why.code() == Code::kRefused;
+    case Refusal::kVersion:
+    case Refusal::kWrongSecret:
+    case Refusal::kDuplicate:
+    case Refusal::kClosing:
+      return true;
+    case Refusal::kMalformed:
+    case Refusal::kUnknownGroup:
+    case Refusal::kWrongGeneration:
+    case Refusal::kWrongWorld:
+    case Refusal::kWrongRank:
+      return false;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -30,6 +57,7 @@ class Dialer::Attempt final : private EventHandler {
         machine_(dialer.target_.hello, dialer.target_.secret),
         driver_(fd_.get(), machine_) {}
   ~Attempt() {
+    dialer_.loop_.cancelTimer(timer_);
     if (fd_) {
       dialer_.loop_.unwatch(fd_.get(), this);
     }
@@ -66,7 +94,10 @@ class Dialer::Attempt final : private EventHandler {
       RC_RETURN_IF_ERROR(prepareConnection(fd_.get(), dialer_.options_));
       RC_RETURN_IF_ERROR(machine_.start());
       connected_ = true;
-      dialer_.onConnected(this);
+      timer_ = dialer_.loop_.startTimer(Clock::now() + kHandshakeTime, [this] {
+        dialer_.onFailed(this, {Code::kTimeout, "it does not answer the handshake"});
+      });
+      dialer_.onConnected();
     }
     return driver_.advance();
   }
@@ -77,6 +108,7 @@ class Dialer::Attempt final : private EventHandler {
   DialerHandshake machine_;
   HandshakeDriver<DialerHandshake> driver_;
   bool connected_ = false;
+  Loop::TimerId timer_{};
 };
 
 Dialer::Dialer(Loop& loop, SocketOptions options, Target target, TimePoint deadline, Done done)
@@ -95,19 +127,36 @@ void Dialer::start() { startRound(); }
 void Dialer::startRound() {
   nextAddress_ = 0;
   failures_.clear();
+  code_ = Code::kPeerLost;
+  refusedForGood_ = false;
   --roundsLeft_;
   startNext();
 }
 
 void Dialer::setTimer(TimePoint when, Task task) {
   loop_.cancelTimer(timer_);
-  timer_ = loop_.startTimer(when, std::move(task));
+  timer_ = loop_.startTimer(std::min(when, deadline_), [this, task = std::move(task)] {
+    if (Clock::now() >= deadline_) {
+      finish(Status(Code::kTimeout, "no answer in time"));
+    } else {
+      task();
+    }
+  });
 }
 
-// Tries the next address; with none left and none undecided, the round is over.
+bool Dialer::isTried(const Address& address) const {
+  return std::any_of(attempts_.begin(), attempts_.end(), [&address](const auto& attempt) {
+    return attempt->address() == address;
+  });
+}
+
+// Tries the next address, or ends the round when there is none.
 void Dialer::startNext() {
   while (nextAddress_ < target_.addresses.size()) {
     const Address& address = target_.addresses[nextAddress_++];
+    if (isTried(address)) {  // since an earlier round
+      continue;
+    }
     Result<UniqueFd> fd = startConnect(address, options_);
     if (!fd.ok()) {
       noteFailure(address, fd.status());
@@ -120,49 +169,49 @@ void Dialer::startNext() {
       attempts_.pop_back();
       continue;
     }
-    const bool more = nextAddress_ < target_.addresses.size();
-    const TimePoint next = more ? std::min(deadline_, Clock::now() + kStagger) : deadline_;
-    setTimer(next, [this] {
-      if (Clock::now() >= deadline_) {
-        finish(Status(Code::kTimeout, "no answer in time"));
-      } else {
-        startNext();
-      }
-    });
+    setTimer(Clock::now() + kStagger, [this] { startNext(); });
     return;
   }
-  if (!attempts_.empty()) {
-    setTimer(deadline_, [this] { finish(Status(Code::kTimeout, "no answer in time")); });
-    return;
-  }
-  const TimePoint retry = Clock::now() + backoff_;
-  if (roundsLeft_ == 0 || retry >= deadline_) {
-    finish(Status(Code::kPeerLost, failures_));
-    return;
-  }
-  backoff_ *= 2;
-  setTimer(retry, [this] { startRound(); });
+  endRound();
 }
 
-// The others would only make the peer do a second handshake for the same connection.
-void Dialer::onConnected(Attempt* attempt) {
-  std::erase_if(attempts_, [attempt](const auto& entry) { return entry.get() != attempt; });
-  setTimer(std::min(deadline_, Clock::now() + std::chrono::seconds(10)), [this, attempt] {
-    onFailed(attempt, {Code::kTimeout, "it does not answer the handshake"});
-  });
+// Every address has failed or is still undecided.
+void Dialer::endRound() {
+  const TimePoint retry = Clock::now() + backoff_;
+  const bool mayRetry = roundsLeft_ > 0 && !refusedForGood_;
+  if (attempts_.empty() && (!mayRetry || retry >= deadline_)) {
+    finish(Status(code_, failures_));
+  } else if (mayRetry && !failures_.empty()) {
+    backoff_ *= 2;
+    setTimer(retry, [this] { startRound(); });
+  } else {
+    setTimer(deadline_, [] {});
+  }
+}
+
+void Dialer::onConnected() {
+  if (nextAddress_ < target_.addresses.size()) {
+    setTimer(Clock::now() + kPatience, [this] { startNext(); });
+  }
 }
 
 void Dialer::onFinished(Attempt* attempt) { finish(attempt->takeFd()); }
 
 void Dialer::onFailed(Attempt* attempt, const Status& why) {
   noteFailure(attempt->address(), why);
-  const Refusal refusal = attempt->refusal();
+  noteRefusal(attempt->refusal(), why);
   remove(attempt);
-  if (refusal != Refusal::kNone && refusal != Refusal::kUnknownGroup) {
-    finish(Status(why.code(), why.message()));
-    return;
-  }
   startNext();
+}
+
+void Dialer::noteRefusal(Refusal refusal, const Status& why) {
+  if (refusal == Refusal::kUnknownGroup) {
+    return;  // the peer offered its address when it had the group: it has left
+  }
+  if (refusal != Refusal::kNone || why.code() == Code::kRefused) {
+    code_ = why.code();
+  }
+  refusedForGood_ = refusedForGood_ || isFinal(refusal, why);
 }
 
 void Dialer::remove(Attempt* attempt) {

@@ -15,8 +15,10 @@
 namespace ringcomm {
 
 // Makes one connection to a peer: tries its addresses in order, the next one a moment later while
-// the first is still undecided, keeps the first that answers and proves itself, and starts again
-// until the deadline while nobody refuses for good. On its loop; `done` is called once, from the
+// the first is still undecided, and keeps the first that answers and proves itself. What an address
+// says before that is hearsay, since somebody else may listen there: no refusal ends the dial while
+// other addresses are left. A round over all of them is repeated a few times, unless the peer has
+// refused for good; the deadline ends it in any case. On its loop; `done` is called once, from the
 // loop, and may destroy the dialer.
 class Dialer {
  public:
@@ -40,11 +42,14 @@ class Dialer {
 
   void startNext();
   void startRound();
-  void onConnected(Attempt* attempt);
+  void endRound();
+  bool isTried(const Address& address) const;
+  void onConnected();
   void onFinished(Attempt* attempt);
   void onFailed(Attempt* attempt, const Status& why);
   void remove(Attempt* attempt);
   void noteFailure(const Address& address, const Status& why);
+  void noteRefusal(Refusal refusal, const Status& why);
   void finish(Result<UniqueFd> result);
   void setTimer(TimePoint when, Task task);
 
@@ -57,7 +62,10 @@ class Dialer {
   size_t nextAddress_ = 0;
   int roundsLeft_;
   Duration backoff_;
-  std::string failures_;  // of this round, one clause an address
+  // Of this round: one clause an address, what they amount to, and whether trying again is in vain.
+  std::string failures_;
+  Code code_ = Code::kPeerLost;
+  bool refusedForGood_ = false;
   Loop::TimerId timer_{};
 };
 
