@@ -109,7 +109,7 @@ def caution(records: Sequence[dict[str, Any]]) -> str | None:
     took = " and ".join(f"{value:.1f} ms" for value in times)
     return (
         f"The machine was busier during one of the runs: the same pass without communication "
-        f"took {took}. Compare the exposed communication, not the tokens/s."
+        f"took {took}. The speeds do not compare; run it again on an idle machine."
     )
 
 
