@@ -1,8 +1,7 @@
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
-from torch._C._distributed_c10d import Backend, ErrorType
+from torch._C._distributed_c10d import Backend, ErrorType, Store
 
 class Options(Backend.Options):
     def __init__(self, timeout: timedelta = ..., **values: object) -> None: ...

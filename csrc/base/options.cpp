@@ -17,11 +17,9 @@ Status setNumber(int64_t& field, const std::string& name, const std::string& val
   const char* end = value.data() + value.size();
   const auto [stop, error] = std::from_chars(value.data(), end, number);
   if (error != std::errc() || stop != end || number < range.least || number > range.greatest) {
-    return {
-        Code::kInvalidArgument, "option " + name + " is '" + value +
-                                    "', but must be a whole number from " +
-                                    std::to_string(range.least) + " to " +
-                                    std::to_string(range.greatest)};
+    return {Code::kInvalidArgument,
+            "option " + name + " is '" + value + "', but must be a whole number from " +
+                std::to_string(range.least) + " to " + std::to_string(range.greatest)};
   }
   field = number;
   return {};
@@ -41,8 +39,8 @@ std::vector<OptionRow> optionTable() {
 }
 
 Status setOption(Options& options, const std::string& name, const std::string& value) {
-#define RC_NUMBER(scope, field, text, preset, least, greatest, doc)    \
-  if (name == (text)) {                                                \
+#define RC_NUMBER(scope, field, text, preset, least, greatest, doc)      \
+  if (name == (text)) {                                                  \
     return setNumber(options.field, name, value, {(least), (greatest)}); \
   }
 #define RC_TEXT(scope, field, text, preset, doc) \
@@ -62,9 +60,9 @@ Status setOption(Options& options, const std::string& name, const std::string& v
 
 std::string encodeGroupOptions(const Options& options) {
   std::ostringstream out;
-#define RC_VALUE(scope, field, name, ...)                 \
-  if constexpr (#scope[0] == 'G') {                       \
-    out << (name) << '=' << options.field << '\n';        \
+#define RC_VALUE(scope, field, name, ...)          \
+  if constexpr (#scope[0] == 'G') {                \
+    out << (name) << '=' << options.field << '\n'; \
   }
   RC_OPTIONS(RC_VALUE, RC_VALUE)
 #undef RC_VALUE

@@ -9,16 +9,16 @@
 namespace ringcomm {
 
 // One line per way in which something can fail: enumerator, text.
-#define RC_STATUS_CODES(X)                  \
-  X(kOk, "ok")                              \
-  X(kInvalidArgument, "invalid argument")   \
-  X(kTimeout, "timed out")                  \
-  X(kPeerLost, "peer lost")                 \
-  X(kMismatch, "mismatched collective")     \
-  X(kAborted, "aborted")                    \
-  X(kRefused, "refused")                    \
-  X(kProtocol, "protocol error")            \
-  X(kSystem, "system error")                \
+#define RC_STATUS_CODES(X)                \
+  X(kOk, "ok")                            \
+  X(kInvalidArgument, "invalid argument") \
+  X(kTimeout, "timed out")                \
+  X(kPeerLost, "peer lost")               \
+  X(kMismatch, "mismatched collective")   \
+  X(kAborted, "aborted")                  \
+  X(kRefused, "refused")                  \
+  X(kProtocol, "protocol error")          \
+  X(kSystem, "system error")              \
   X(kInternal, "internal error")
 
 enum class Code : uint8_t {
@@ -59,8 +59,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::move(value)) {}            // NOLINT(google-explicit-constructor)
-  Result(Status failure) : content_(std::move(failure)) {}   // NOLINT(google-explicit-constructor)
+  Result(T value) : content_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  Result(Status failure) : content_(std::move(failure)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
@@ -74,11 +74,11 @@ class [[nodiscard]] Result {
   std::variant<T, Status> content_;
 };
 
-#define RC_RETURN_IF_ERROR(expression)                                       \
-  do {                                                                       \
-    if (::ringcomm::Status rcStatus_ = (expression); !rcStatus_.ok()) {      \
-      return rcStatus_;                                                      \
-    }                                                                        \
+#define RC_RETURN_IF_ERROR(expression)                                  \
+  do {                                                                  \
+    if (::ringcomm::Status rcStatus_ = (expression); !rcStatus_.ok()) { \
+      return rcStatus_;                                                 \
+    }                                                                   \
   } while (false)
 
 }  // namespace ringcomm

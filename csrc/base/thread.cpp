@@ -1,12 +1,12 @@
 #include "base/thread.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <string>
+
+#include <sched.h>
 
 namespace ringcomm {
 

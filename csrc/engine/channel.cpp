@@ -78,9 +78,8 @@ bool Channel::pumpSends() noexcept {
     if (headerLeft == 0 && ready < std::min<uint64_t>(sends_.frameLeft, kLeastForward)) {
       break;
     }
-    const iovec pieces[2] = {
-        {sends_.header.data() + sends_.headerDone, headerLeft},
-        {run.address(step.src) + sent, ready}};
+    const iovec pieces[2] = {{sends_.header.data() + sends_.headerDone, headerLeft},
+                             {run.address(step.src) + sent, ready}};
     const LaneIo io = lane_->send(pieces, 2);
     if (io.failed()) {
       fail(io.error);
@@ -170,10 +169,10 @@ bool Channel::receiveSome(Transfer& transfer) noexcept {
   }
   const bool reducing = step.kind == StepKind::kRecvReduce;
   const size_t headerLeft = kFrameHeaderBytes - receives_.headerDone;
-  std::byte* to = reducing ? loop_.scratch() + carryBytes_
-                           : run.address(step.dst) + run.moved(transfer.step);
-  const iovec pieces[2] = {
-      {receives_.header.data() + receives_.headerDone, headerLeft}, {to, receives_.frameLeft}};
+  std::byte* to =
+      reducing ? loop_.scratch() + carryBytes_ : run.address(step.dst) + run.moved(transfer.step);
+  const iovec pieces[2] = {{receives_.header.data() + receives_.headerDone, headerLeft},
+                           {to, receives_.frameLeft}};
   const LaneIo io = lane_->receive(pieces, 2);
   if (io.failed()) {
     fail(io.error);
@@ -229,8 +228,7 @@ Status Channel::checkHeader(const Transfer& transfer) const {
   if (theirs == expected) {
     return {};
   }
-  const std::string calls =
-      describeCall(theirs) + ", but this rank called " + describeCall(mine);
+  const std::string calls = describeCall(theirs) + ", but this rank called " + describeCall(mine);
   theirs.message = theirs.length = 0;
   theirs.offset = 0;
   if (theirs == mine) {

@@ -1,13 +1,13 @@
 #pragma once
 
+#include "engine/run.h"
+#include "net/frame.h"
+#include "net/lane.h"
+
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
-
-#include "engine/run.h"
-#include "net/frame.h"
-#include "net/lane.h"
 
 namespace ringcomm {
 

@@ -1,13 +1,13 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
+#include "base/thread.h"
+#include "engine/group.h"
 
 #include <algorithm>
 #include <future>
 #include <utility>
 
-#include "base/thread.h"
-#include "engine/group.h"
+#include <unistd.h>
 
 namespace ringcomm {
 
@@ -24,10 +24,7 @@ int chooseThreads(int64_t wanted, int localRanks) {
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> Engine::create(
-    const Options& options,
-    int localRanks,
-    Logger log) {
+Result<std::shared_ptr<Engine>> Engine::create(const Options& options, int localRanks, Logger log) {
   Result<Isa> isa = selectIsa(options.isa);
   RC_RETURN_IF_ERROR(isa.status());
   std::shared_ptr<Engine> engine(new Engine(options, *isa, std::move(log)));

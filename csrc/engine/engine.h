@@ -1,6 +1,11 @@
 #pragma once
 
-#include <sys/types.h>
+#include "base/log.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "net/candidates.h"
+#include "net/listener.h"
+#include "reduce/kernels.h"
 
 #include <map>
 #include <memory>
@@ -8,12 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/log.h"
-#include "base/options.h"
-#include "io/loop.h"
-#include "net/candidates.h"
-#include "net/listener.h"
-#include "reduce/kernels.h"
+#include <sys/types.h>
 
 namespace ringcomm {
 

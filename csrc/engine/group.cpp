@@ -1,9 +1,9 @@
 #include "engine/group.h"
 
+#include "base/thread.h"
+
 #include <future>
 #include <utility>
-
-#include "base/thread.h"
 
 namespace ringcomm {
 
@@ -91,8 +91,7 @@ std::string Group::peerName(int peer) const {
 
 uint64_t Group::partsOf(const OpDesc& desc) const {
   // A barrier takes part in every share, since it orders what is in flight in each.
-  return desc.kind == Collective::kBarrier ||
-                 totalBytes(desc) / shares_.size() >= kLeastShareBytes
+  return desc.kind == Collective::kBarrier || totalBytes(desc) / shares_.size() >= kLeastShareBytes
              ? shares_.size()
              : 1;
 }
@@ -186,8 +185,7 @@ void Group::fail(const Status& cause) {
     }
     failure_ = cause;
   }
-  engine_.logger().info(peerName(spec_.rank) + ": the group failed: " +
-                        cause.message());
+  engine_.logger().info(peerName(spec_.rank) + ": the group failed: " + cause.message());
   endEverywhere(cause, false);
 }
 
@@ -206,9 +204,8 @@ void Group::endEverywhere(const Status& cause, bool leaving) {
     }
   });
   for (size_t lane = 0; lane < shares_.size(); ++lane) {
-    loopOf(lane).post([self = shared_from_this(), cause, lane] {
-      self->shares_[lane]->abandon(cause);
-    });
+    loopOf(lane).post(
+        [self = shared_from_this(), cause, lane] { self->shares_[lane]->abandon(cause); });
   }
 }
 
@@ -240,23 +237,26 @@ GroupKey Group::admit(const Hello& hello) const { return peers_->admit(hello); }
 void Group::accepted(UniqueFd fd, const Hello& hello) { peers_->accepted(std::move(fd), hello); }
 
 void Group::wantPeer(int peer, TimePoint deadline) {
-  controlLoop().post([self = shared_from_this(), peer, deadline] {
-    self->peers_->connect(peer, deadline);
-  });
+  controlLoop().post(
+      [self = shared_from_this(), peer, deadline] { self->peers_->connect(peer, deadline); });
 }
 
 void Group::laneLost(int peer, int error) {
-  controlLoop().post([self = shared_from_this(), peer, error] {
-    self->peers_->laneLost(peer, error);
+  controlLoop().post(
+      [self = shared_from_this(), peer, error] { self->peers_->laneLost(peer, error); });
+}
+
+void Group::timedOut(int peer, uint64_t sequence, const Status& verdict) {
+  controlLoop().post([self = shared_from_this(), peer, sequence, verdict] {
+    self->peers_->suspect(peer, sequence, verdict);
   });
 }
 
 void Group::laneConnected(int peer, int lane, UniqueFd fd) {
   auto socket = std::make_shared<UniqueFd>(std::move(fd));
-  loopOf(static_cast<size_t>(lane))
-      .post([self = shared_from_this(), peer, lane, socket] {
-        self->shares_[static_cast<size_t>(lane)]->attach(peer, std::move(*socket));
-      });
+  loopOf(static_cast<size_t>(lane)).post([self = shared_from_this(), peer, lane, socket] {
+    self->shares_[static_cast<size_t>(lane)]->attach(peer, std::move(*socket));
+  });
 }
 
 }  // namespace ringcomm

@@ -1,17 +1,17 @@
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <vector>
-
 #include "base/options.h"
 #include "engine/engine.h"
 #include "engine/op.h"
 #include "engine/peers.h"
 #include "engine/rendezvous.h"
 #include "engine/share.h"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
 
 namespace ringcomm {
 
@@ -34,11 +34,8 @@ class Group final : public std::enable_shared_from_this<Group>,
  public:
   // Meets the other ranks; blocks until all are there, at most until the deadline, and names those
   // that are missing. The engine must outlive the group.
-  static Result<std::shared_ptr<Group>> join(
-      Engine& engine,
-      const GroupSpec& spec,
-      Rendezvous& rendezvous,
-      TimePoint deadline);
+  static Result<std::shared_ptr<Group>> join(Engine& engine, const GroupSpec& spec,
+                                             Rendezvous& rendezvous, TimePoint deadline);
   ~Group() = default;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -77,6 +74,8 @@ class Group final : public std::enable_shared_from_this<Group>,
   void wantPeer(int peer, TimePoint deadline) override;
   void laneLost(int peer, int error) override;
   void fail(const Status& cause) override;
+  void timedOut(int peer, uint64_t sequence, const Status& verdict) override;
+  bool hasCalled(uint64_t sequence) const override { return this->sequence() > sequence; }
   std::string peerName(int peer) const override;
   void laneConnected(int peer, int lane, UniqueFd fd) override;
   void peersFailed(const Status& cause) override { fail(cause); }
@@ -104,7 +103,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   std::vector<std::unique_ptr<Share>> shares_;  // one a lane, each on its loop
   std::unique_ptr<Peers> peers_;                // on the control loop
 
-  mutable std::mutex mutex_;  // guards what follows, and the order of posting operations
+  mutable std::mutex mutex_;        // guards what follows, and the order of posting operations
   std::vector<std::string> names_;  // by rank: "rank 2 (host)"
   uint64_t sequence_ = 0;
   std::vector<std::shared_ptr<Op>> inFlight_;

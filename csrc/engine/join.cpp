@@ -1,8 +1,8 @@
+#include "engine/group.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
-
-#include "engine/group.h"
 
 namespace ringcomm {
 
@@ -76,17 +76,15 @@ class Joiner {
     secret_ = spec_.options.secret;
     if (line == kConfiguredSecret) {
       if (secret_.empty()) {
-        return {
-            Code::kInvalidArgument,
-            "rank 0 has a secret configured and this rank has none: set the option secret "
-            "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
+        return {Code::kInvalidArgument,
+                "rank 0 has a secret configured and this rank has none: set the option secret "
+                "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
       }
     } else if (line.starts_with(kAgreedSecret)) {
       if (!secret_.empty()) {
-        return {
-            Code::kInvalidArgument,
-            "this rank has a secret configured and rank 0 has none: set the option secret "
-            "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
+        return {Code::kInvalidArgument,
+                "this rank has a secret configured and rank 0 has none: set the option secret "
+                "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
       }
       secret_ = line.substr(sizeof kAgreedSecret - 1, line.size() - sizeof kAgreedSecret);
     } else {
@@ -133,12 +131,11 @@ class Joiner {
     for (const int rank : ranks) {
       list += (list.empty() ? "" : ", ") + std::to_string(rank);
     }
-    return {
-        Code::kTimeout,
-        "Timed out waiting for " + std::string(ranks.size() == 1 ? "rank " : "ranks ") + list +
-            " of " + std::to_string(spec_.world) + " to join the process group '" + spec_.name +
-            "' (this is rank " + std::to_string(spec_.rank) + ")",
-        ranks.front()};
+    return {Code::kTimeout,
+            "Timed out waiting for " + std::string(ranks.size() == 1 ? "rank " : "ranks ") + list +
+                " of " + std::to_string(spec_.world) + " to join the process group '" + spec_.name +
+                "' (this is rank " + std::to_string(spec_.rank) + ")",
+            ranks.front()};
   }
 
   std::shared_ptr<Group> group_;
@@ -148,11 +145,8 @@ class Joiner {
   std::string secret_;
 };
 
-Result<std::shared_ptr<Group>> Group::join(
-    Engine& engine,
-    const GroupSpec& spec,
-    Rendezvous& rendezvous,
-    TimePoint deadline) {
+Result<std::shared_ptr<Group>> Group::join(Engine& engine, const GroupSpec& spec,
+                                           Rendezvous& rendezvous, TimePoint deadline) {
   std::shared_ptr<Group> group(new Group(engine, spec));
   const Status joined = Joiner(group, rendezvous, deadline).run();
   if (!joined.ok()) {

@@ -16,7 +16,7 @@ std::string describeCall(const FrameHeader& signature) {
   const auto op = static_cast<ReduceOp>(signature.reduceOp);
   if (op != ReduceOp::kNone) {
     const auto scaled = static_cast<OpDesc::Scaled>(signature.flags);
-    text += std::string(", ") + (scaled == OpDesc::Scaled::kNo         ? reduceOpName(op)
+    text += std::string(", ") + (scaled == OpDesc::Scaled::kNo        ? reduceOpName(op)
                                  : scaled == OpDesc::Scaled::kByWorld ? "avg"
                                                                       : "premul_sum");
   }

@@ -1,5 +1,11 @@
 #pragma once
 
+#include "base/clock.h"
+#include "base/status.h"
+#include "coll/collective.h"
+#include "net/frame.h"
+#include "reduce/kernels.h"
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -9,12 +15,6 @@
 #include <mutex>
 #include <string>
 #include <vector>
-
-#include "base/clock.h"
-#include "base/status.h"
-#include "coll/collective.h"
-#include "net/frame.h"
-#include "reduce/kernels.h"
 
 namespace ringcomm {
 

@@ -1,6 +1,7 @@
 #include "engine/peers.h"
 
 #include <cstring>
+#include <utility>
 
 namespace ringcomm {
 
@@ -9,6 +10,11 @@ namespace {
 // How long the control link may stay silent after a lane of the same peer has ended: both ends come
 // from the same process at the same moment, but maybe over different paths.
 constexpr std::chrono::milliseconds kVerdictTime{250};
+
+// How long a suspect has to answer, and how long the verdict about a peer that waits for somebody
+// else is left to those who know more.
+constexpr std::chrono::milliseconds kAnswerTime{400};
+constexpr std::chrono::milliseconds kVictimTime{800};
 
 }  // namespace
 
@@ -64,8 +70,8 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
   target.hello.lane = static_cast<uint16_t>(lane);
   target.hello.kind = kind;
   if (target.addresses.empty()) {
-    fail(
-        Code::kPeerLost, "cannot connect to " + name(peer) + ": it offers no usable address", peer);
+    fail(Code::kPeerLost, "cannot connect to " + name(peer) + ": it offers no usable address",
+         peer);
     return;
   }
   auto& dialers = at(peer).dialers;
@@ -125,8 +131,7 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
     return;
   }
   state.controlSeen = true;
-  setup_.logger->debug(
-      "connected with " + name(peer) + " at " + peerAddress(fd.get()).toString());
+  setup_.logger->debug("connected with " + name(peer) + " at " + peerAddress(fd.get()).toString());
   ControlLink::Callbacks callbacks;
   callbacks.message = [this, peer](const ControlMessage& message) { onMessage(peer, message); };
   callbacks.ended = [this, peer](const Status& why) { onControlEnded(peer, why); };
@@ -145,9 +150,57 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
     case ControlKind::kGoodbye:
       at(peer).left = true;
       break;
-    case ControlKind::kHeartbeat:
+    case ControlKind::kQuestion: {
+      ControlMessage answer;
+      answer.kind = ControlKind::kAnswer;
+      answer.sequence = message.sequence;
+      answer.called = setup_.observer->hasCalled(message.sequence);
+      at(peer).control->send(answer);
+      break;
+    }
+    case ControlKind::kAnswer:
+      onAnswer(peer, message);
       break;
   }
+}
+
+void Peers::suspect(int peer, uint64_t sequence, const Status& verdict) {
+  Peer& state = at(peer);
+  if (failed_ || closed_) {
+    return;
+  }
+  if (state.control == nullptr) {
+    setup_.observer->peersFailed(verdict);
+    return;
+  }
+  ControlMessage question;
+  question.kind = ControlKind::kQuestion;
+  question.sequence = sequence;
+  state.suspicion = verdict;
+  state.control->send(question);
+  decideLater(
+      peer, kAnswerTime,
+      {verdict.code(), verdict.message() + "; it does not answer (stopped, or cut off)", peer});
+}
+
+void Peers::onAnswer(int peer, const ControlMessage& answer) {
+  const Status suspicion = std::exchange(at(peer).suspicion, Status());
+  if (suspicion.ok() || failed_ || closed_) {
+    return;
+  }
+  if (answer.called) {
+    decideLater(peer, kVictimTime, suspicion);
+    return;
+  }
+  setup_.observer->peersFailed(
+      {suspicion.code(), suspicion.message() + "; it has not called this operation", peer});
+}
+
+void Peers::decideLater(int peer, Duration delay, const Status& verdict) {
+  Peer& state = at(peer);
+  loop_.cancelTimer(state.verdictTimer);
+  state.verdictTimer = loop_.startTimer(Clock::now() + delay,
+                                        [this, verdict] { setup_.observer->peersFailed(verdict); });
 }
 
 void Peers::onControlEnded(int peer, const Status& why) {
@@ -158,10 +211,10 @@ void Peers::onControlEnded(int peer, const Status& why) {
     fail(why.code(), name(peer) + ": " + why.message(), peer);
     return;
   }
-  fail(
-      Code::kPeerLost, "lost " + name(peer) + ": " + why.message() +
-                           " (its process ended or was killed, or the network failed)",
-      peer);
+  fail(Code::kPeerLost,
+       "lost " + name(peer) + ": " + why.message() +
+           " (its process ended or was killed, or the network failed)",
+       peer);
 }
 
 void Peers::laneLost(int peer, int error) {
@@ -176,14 +229,13 @@ void Peers::laneLost(int peer, int error) {
     return;
   }
   if (state.left) {
-    fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)", peer);
+    fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)",
+         peer);
     return;
   }
   const std::string what = error > 0 ? std::strerror(error) : "closed by the peer";
-  loop_.cancelTimer(state.verdictTimer);
-  state.verdictTimer = loop_.startTimer(Clock::now() + kVerdictTime, [this, peer, what] {
-    fail(Code::kPeerLost, "lost the connection with " + name(peer) + ": " + what, peer);
-  });
+  decideLater(peer, kVerdictTime,
+              {Code::kPeerLost, "lost the connection with " + name(peer) + ": " + what, peer});
 }
 
 void Peers::fail(Code code, const std::string& text, int peer) {

@@ -1,17 +1,17 @@
 #pragma once
 
-#include <functional>
-#include <list>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "base/log.h"
 #include "io/loop.h"
 #include "net/candidates.h"
 #include "net/control_link.h"
 #include "net/dialer.h"
 #include "net/handshake.h"
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace ringcomm {
 
@@ -20,15 +20,16 @@ class PeersObserver {
  public:
   virtual void laneConnected(int peer, int lane, UniqueFd fd) = 0;
   virtual void peersFailed(const Status& cause) = 0;
+  virtual bool hasCalled(uint64_t sequence) const = 0;
 
  protected:
   ~PeersObserver() = default;
 };
 
 // A group's connections: makes them when they are first wanted (the lower rank dials, the higher is
-// dialed), hands the data lanes out, and keeps a control link to each connected peer. Verdicts about
-// peers are made here, and only from the control link: it says why a peer ends before it ends. On
-// the control loop.
+// dialed), hands the data lanes out, and keeps a control link to each connected peer. Verdicts
+// about peers are made here, and only from the control link: it says why a peer ends before it
+// ends. On the control loop.
 class Peers {
  public:
   struct Setup {
@@ -62,6 +63,11 @@ class Peers {
   // A lane to the peer ended while it was needed.
   void laneLost(int peer, int error);
 
+  // An operation ran out of time waiting for the peer: finds out whether the peer is to blame, or
+  // is a victim itself and will hear or give the verdict. At the latest in about a second,
+  // `verdict`.
+  void suspect(int peer, uint64_t sequence, const Status& verdict);
+
   // Tells all connected peers that the group has failed, and why.
   void announce(const Status& cause);
 
@@ -71,18 +77,21 @@ class Peers {
  private:
   struct Peer {
     bool wanted = false;
-    bool left = false;       // said goodbye
+    bool left = false;  // said goodbye
     bool controlSeen = false;
     std::vector<bool> laneSeen;
     std::unique_ptr<ControlLink> control;
     std::list<std::unique_ptr<Dialer>> dialers;
     Loop::TimerId verdictTimer{};
+    Status suspicion;  // what to say when a suspect proves guilty
   };
 
   void dial(int peer, ConnectionKind kind, int lane, TimePoint deadline);
   void established(UniqueFd fd, int peer, ConnectionKind kind, int lane);
   void onMessage(int peer, const ControlMessage& message);
   void onControlEnded(int peer, const Status& why);
+  void onAnswer(int peer, const ControlMessage& answer);
+  void decideLater(int peer, Duration delay, const Status& verdict);
   void fail(Code code, const std::string& text, int peer);
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
   std::string name(int peer) const;

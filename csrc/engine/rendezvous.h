@@ -1,9 +1,9 @@
 #pragma once
 
-#include <string>
-
 #include "base/clock.h"
 #include "base/status.h"
+
+#include <string>
 
 namespace ringcomm {
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "coll/plan.h"
 #include "engine/op.h"
 #include "io/loop.h"
 #include "reduce/kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace ringcomm {
 
@@ -73,7 +73,7 @@ class Run {
   std::vector<uint32_t> local_;  // indices of local steps, in order
   size_t nextLocal_ = 0;
   bool started_ = false;  // the operation's memory is free for it
-  uint32_t prefix_ = 0;  // all steps below are complete
+  uint32_t prefix_ = 0;   // all steps below are complete
 };
 
 }  // namespace ringcomm

@@ -6,7 +6,8 @@ namespace ringcomm {
 
 namespace {
 
-// Local copies and reductions are done in pieces of this size, so that the lanes are served between.
+// Local copies and reductions are done in pieces of this size, so that the lanes are served
+// between.
 constexpr uint64_t kLocalPiece = 4 << 20;
 
 // Part `index` of `parts` of a buffer, in whole elements.
@@ -181,15 +182,23 @@ void Share::violated(Channel& channel, const Status& why) noexcept {
 }
 
 void Share::timeOut(Run& run) {
-  const auto limit = toMillis(run.op().desc().timeout);
-  setup_.host->fail(
-      {Code::kTimeout, "Timed out waiting " + std::to_string(limit) + "ms for " +
-                           run.op().describe() + " on " + setup_.host->peerName(setup_.rank) +
-                           ": " + whatItWaitsFor(run)});
+  const Op& op = run.op();
+  std::string how;
+  const int peer = whomItWaitsFor(run, how);
+  const Status verdict(Code::kTimeout,
+                       "Timed out waiting " + std::to_string(toMillis(op.desc().timeout)) +
+                           "ms for " + op.describe() + " on " + setup_.host->peerName(setup_.rank) +
+                           ": " + how,
+                       peer);
+  if (peer < 0) {
+    setup_.host->fail(verdict);
+  } else {
+    setup_.host->timedOut(peer, op.sequence(), verdict);
+  }
 }
 
-// The first receive, else send, that is not complete although it may run.
-std::string Share::whatItWaitsFor(Run& run) const {
+// The peer of the first receive, else send, that is not complete although it may run; -1 if none.
+int Share::whomItWaitsFor(Run& run, std::string& how) const {
   const auto& steps = run.plan().steps;
   const Step* waited = nullptr;
   uint64_t moved = 0;
@@ -208,15 +217,20 @@ std::string Share::whatItWaitsFor(Run& run) const {
     }
   }
   if (waited == nullptr) {
-    return "waiting for operations before it";
+    how = "it waits for operations before it";
+    return -1;
   }
   const std::string peer = setup_.host->peerName(waited->peer);
+  const std::string amount =
+      " (" + std::to_string(moved) + " of " + std::to_string(waited->bytes) + " bytes so far)";
   if (!channels_[static_cast<size_t>(waited->peer)]->connected()) {
-    return "no connection with " + peer + " yet";
+    how = "there is no connection with " + peer + " yet";
+  } else if (waited->kind == StepKind::kSend) {
+    how = peer + " does not take what is sent to it" + amount;
+  } else {
+    how = "waiting for data from " + peer + amount;
   }
-  return (waited->kind == StepKind::kSend ? peer + " does not take what is sent to it ("
-                                          : "waiting for data from " + peer + " (") +
-         std::to_string(moved) + " of " + std::to_string(waited->bytes) + " bytes)";
+  return waited->peer;
 }
 
 void Share::abandon(const Status& cause) {

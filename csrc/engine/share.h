@@ -1,13 +1,13 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "coll/select.h"
 #include "engine/channel.h"
 #include "engine/op.h"
 #include "engine/run.h"
+
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace ringcomm {
 
@@ -17,6 +17,7 @@ class ShareHost {
   virtual void wantPeer(int peer, TimePoint deadline) = 0;
   virtual void laneLost(int peer, int error) = 0;
   virtual void fail(const Status& cause) = 0;
+  virtual void timedOut(int peer, uint64_t sequence, const Status& verdict) = 0;
   virtual std::string peerName(int peer) const = 0;
 
  protected:
@@ -61,7 +62,7 @@ class Share final : public ChannelObserver, public Runnable {
   Run::Setup makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const;
   void enqueue(Run& run);
   void timeOut(Run& run);
-  std::string whatItWaitsFor(Run& run) const;
+  int whomItWaitsFor(Run& run, std::string& how) const;
   void settle(Run& run);
   bool mayFinish(const Run& run) const;
   void nudgeChannels() noexcept;

@@ -1,14 +1,14 @@
 #include "io/loop.h"
 
-#include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include "base/float_mode.h"
 
 #include <algorithm>
 #include <cerrno>
 
-#include "base/float_mode.h"
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 namespace ringcomm {
 
@@ -114,8 +114,8 @@ void Loop::threadMain() {
 void Loop::park() {
   std::unique_lock<std::mutex> lock(parkMutex_);
   while (!stopping_.load()) {
-    const bool calm = !assisting_.load() && nowNs() - lastAssistNs_.load() >
-                                                std::chrono::nanoseconds(kParkTime).count();
+    const bool calm = !assisting_.load() &&
+                      nowNs() - lastAssistNs_.load() > std::chrono::nanoseconds(kParkTime).count();
     if (calm || (resume_ && !assisting_.load())) {
       break;
     }

@@ -1,5 +1,9 @@
 #pragma once
 
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
+
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -12,10 +16,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/status.h"
 
 struct epoll_event;
 

@@ -10,7 +10,25 @@ constexpr size_t kKindAt = 0;
 constexpr size_t kCodeAt = 1;
 constexpr size_t kRankAt = 2;
 constexpr size_t kTextAt = 6;
+constexpr size_t kSequenceAt = 1;
+constexpr size_t kCalledAt = 9;
+constexpr size_t kMostFixedBytes = 10;
 constexpr uint8_t kLastCode = static_cast<uint8_t>(Code::kInternal);
+
+// Length of a message without its text; 0 for a kind that does not exist.
+size_t fixedBytes(ControlKind kind) noexcept {
+  switch (kind) {
+    case ControlKind::kFailure:
+      return kTextAt;
+    case ControlKind::kGoodbye:
+      return 1;
+    case ControlKind::kQuestion:
+      return kCalledAt;
+    case ControlKind::kAnswer:
+      return kMostFixedBytes;
+  }
+  return 0;
+}
 
 std::string hex(std::span<const std::byte> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -98,19 +116,22 @@ Status describeBadFrame(std::span<const std::byte, kFrameHeaderBytes> in) {
 }
 
 std::string encodeControl(const ControlMessage& message) {
-  std::array<std::byte, kLengthBytes + kTextAt> head{};
+  std::array<std::byte, kLengthBytes + kMostFixedBytes> head{};
   std::byte* body = head.data() + kLengthBytes;
   storeLittle(body + kKindAt, static_cast<uint8_t>(message.kind));
-  if (message.kind != ControlKind::kFailure) {
-    storeLittle(head.data(), uint16_t{1});
-    return {reinterpret_cast<const char*>(head.data()), kLengthBytes + 1};
+  std::string_view text;
+  if (message.kind == ControlKind::kFailure) {
+    text = cutAtCharacter(message.text);
+    const Code code = message.code == Code::kOk ? Code::kInternal : message.code;
+    storeLittle(body + kCodeAt, static_cast<uint8_t>(code));
+    storeLittle(body + kRankAt, std::max(message.rank, -1));
+  } else if (message.kind != ControlKind::kGoodbye) {
+    storeLittle(body + kSequenceAt, message.sequence);
+    storeLittle(body + kCalledAt, static_cast<uint8_t>(message.called ? 1 : 0));
   }
-  const Code code = message.code == Code::kOk ? Code::kInternal : message.code;
-  const std::string_view text = cutAtCharacter(message.text);
-  storeLittle(head.data(), static_cast<uint16_t>(kTextAt + text.size()));
-  storeLittle(body + kCodeAt, static_cast<uint8_t>(code));
-  storeLittle(body + kRankAt, std::max(message.rank, -1));
-  std::string bytes(reinterpret_cast<const char*>(head.data()), head.size());
+  const size_t fixed = fixedBytes(message.kind);
+  storeLittle(head.data(), static_cast<uint16_t>(fixed + text.size()));
+  std::string bytes(reinterpret_cast<const char*>(head.data()), kLengthBytes + fixed);
   bytes += text;
   return bytes;
 }
@@ -140,12 +161,12 @@ Result<std::optional<ControlMessage>> ControlParser::next(std::span<const std::b
 }
 
 Status ControlParser::checkLength(size_t length) const {
-  if (length == 1 || (length >= kFailureFixedBytes && length <= buffer_.size() - kLengthBytes)) {
+  if (length >= 1 && length <= buffer_.size() - kLengthBytes) {
     return {};
   }
   return {Code::kProtocol, "bad control message: length " + std::to_string(length) +
-                               ", where 1 or " + std::to_string(kFailureFixedBytes) + " to " +
-                               std::to_string(buffer_.size() - kLengthBytes) + " is allowed"};
+                               ", where 1 to " + std::to_string(buffer_.size() - kLengthBytes) +
+                               " is allowed"};
 }
 
 Result<std::optional<ControlMessage>> ControlParser::decodeBody(std::span<const std::byte> body) {
@@ -155,27 +176,35 @@ Result<std::optional<ControlMessage>> ControlParser::decodeBody(std::span<const 
   const auto kind = loadLittle<uint8_t>(body.data() + kKindAt);
   ControlMessage message;
   message.kind = static_cast<ControlKind>(kind);
-  if (kind < static_cast<uint8_t>(ControlKind::kFailure) ||
-      kind > static_cast<uint8_t>(ControlKind::kHeartbeat)) {
+  const size_t fixed = fixedBytes(message.kind);
+  if (fixed == 0) {
     return bad("kind " + std::to_string(kind));
   }
-  if ((message.kind == ControlKind::kFailure) != (body.size() > 1)) {
+  if (body.size() < fixed || (body.size() > fixed && message.kind != ControlKind::kFailure)) {
     return bad("kind " + std::to_string(kind) + " with " + std::to_string(body.size()) + " bytes");
   }
-  if (message.kind != ControlKind::kFailure) {
-    return std::optional(std::move(message));
+  if (message.kind == ControlKind::kFailure) {
+    const auto code = loadLittle<uint8_t>(body.data() + kCodeAt);
+    message.code = static_cast<Code>(code);
+    message.rank = loadLittle<int32_t>(body.data() + kRankAt);
+    if (code == 0 || code > kLastCode) {
+      return bad("failure code " + std::to_string(code));
+    }
+    if (message.rank < -1) {
+      return bad("rank " + std::to_string(message.rank));
+    }
+    const auto text = body.subspan(kTextAt);
+    message.text = printable({reinterpret_cast<const char*>(text.data()), text.size()});
+  } else if (message.kind != ControlKind::kGoodbye) {
+    message.sequence = loadLittle<uint64_t>(body.data() + kSequenceAt);
   }
-  const auto code = loadLittle<uint8_t>(body.data() + kCodeAt);
-  message.code = static_cast<Code>(code);
-  message.rank = loadLittle<int32_t>(body.data() + kRankAt);
-  if (code == 0 || code > kLastCode) {
-    return bad("failure code " + std::to_string(code));
+  if (message.kind == ControlKind::kAnswer) {
+    const auto called = loadLittle<uint8_t>(body.data() + kCalledAt);
+    if (called > 1) {
+      return bad("answer " + std::to_string(called));
+    }
+    message.called = called == 1;
   }
-  if (message.rank < -1) {
-    return bad("rank " + std::to_string(message.rank));
-  }
-  const auto text = body.subspan(kTextAt);
-  message.text = printable({reinterpret_cast<const char*>(text.data()), text.size()});
   return std::optional(std::move(message));
 }
 

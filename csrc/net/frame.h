@@ -110,14 +110,17 @@ inline Result<FrameHeader> decodeFrame(std::span<const std::byte, kFrameHeaderBy
 enum class ControlKind : uint8_t {
   kFailure = 1,    // the group has failed: why, and because of whom
   kGoodbye = 2,    // the sender leaves in order: the end of its connections is no failure
-  kHeartbeat = 3,  // the sender is alive
+  kQuestion = 3,   // has the receiver called operation number `sequence`?
+  kAnswer = 4,     // to a question
 };
 
 struct ControlMessage {
-  ControlKind kind = ControlKind::kHeartbeat;
+  ControlKind kind = ControlKind::kGoodbye;
   Code code = Code::kOk;  // kFailure: never kOk
   int32_t rank = -1;      // kFailure: the rank that it is about, -1: none
   std::string text;       // kFailure: for people
+  uint64_t sequence = 0;  // kQuestion, kAnswer
+  bool called = false;    // kAnswer
 
   friend bool operator==(const ControlMessage&, const ControlMessage&) = default;
 };

@@ -1,13 +1,13 @@
 #include "torch/backend.h"
 
+#include "torch/store_rendezvous.h"
+#include "torch/tensors.h"
+
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <iostream>
 #include <mutex>
 #include <utility>
-
-#include "torch/store_rendezvous.h"
-#include "torch/tensors.h"
 
 namespace ringcomm {
 
@@ -26,8 +26,8 @@ LogLevel logLevelOf(const std::string& name) {
       return static_cast<LogLevel>(level);
     }
   }
-  TORCH_CHECK_VALUE(
-      false, "ringcomm: option log_level is '", name, "'; allowed: debug, info, warning, error");
+  TORCH_CHECK_VALUE(false, "ringcomm: option log_level is '", name,
+                    "'; allowed: debug, info, warning, error");
 }
 
 Logger stderrLogger(const Options& options, int rank) {
@@ -102,41 +102,37 @@ Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int wor
 }
 
 // Before anything is scaled or sent: whether the reduction exists for the elements.
-void checkReducible(const at::Tensor& tensor, const c10d::ReduceOp& op, Isa isa, const char* doing) {
+void checkReducible(const at::Tensor& tensor, const c10d::ReduceOp& op, Isa isa,
+                    const char* doing) {
   using Type = c10d::ReduceOp::RedOpType;
   const bool plainSum = op.op_ == Type::PREMUL_SUM;
-  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
-                               ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
+  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
+                               ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBand,
+                               ReduceOp::kBor, ReduceOp::kBxor};
   TORCH_CHECK_VALUE(plainSum || op.op_ <= Type::BXOR, "ringcomm: ", doing, ": unknown reduce op");
   const ReduceOp wanted = plainSum ? ReduceOp::kSum : kOps[op.op_];
-  TORCH_CHECK_TYPE(
-      findKernel(dtypeOf(tensor.scalar_type(), doing), wanted, isa) != nullptr, "ringcomm: ", doing,
-      " with ", reduceOpName(wanted), " is not defined for tensors of dtype ",
-      tensor.scalar_type());
+  TORCH_CHECK_TYPE(findKernel(dtypeOf(tensor.scalar_type(), doing), wanted, isa) != nullptr,
+                   "ringcomm: ", doing, " with ", reduceOpName(wanted),
+                   " is not defined for tensors of dtype ", tensor.scalar_type());
 }
 
 void checkSingle(const RingBackend::Tensors& tensors, const char* doing) {
-  TORCH_CHECK_VALUE(
-      tensors.size() == 1, "ringcomm: ", doing, ": requires a single-element tensor list, got ",
-      tensors.size());
+  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing,
+                    ": requires a single-element tensor list, got ", tensors.size());
   checkTensor(tensors[0], doing);
 }
 
 void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* doing) {
   checkTensor(tensor, doing);
-  TORCH_CHECK_VALUE(
-      tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
-      ": invalid tensor type: expected ", first.scalar_type(), ", got ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
+                    ": invalid tensor type: expected ", first.scalar_type(), ", got ",
+                    tensor.scalar_type());
 }
 
 }  // namespace
 
-RingBackend::RingBackend(
-    const c10::intrusive_ptr<c10d::Store>& store,
-    int rank,
-    int size,
-    c10::intrusive_ptr<RingOptions> options,
-    const Place& place)
+RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                         c10::intrusive_ptr<RingOptions> options, const Place& place)
     : Backend(rank, size),
       options_(std::move(options)),
       engine_(sharedEngine(options_->values, place.localRanks, rank)) {
@@ -174,21 +170,16 @@ c10d::ErrorType RingBackend::getError() {
   }
 }
 
-RingBackend::WorkPtr RingBackend::launch(
-    OpDesc desc,
-    RingWork::Call call,
-    std::chrono::milliseconds timeout,
-    bool async) {
+RingBackend::WorkPtr RingBackend::launch(OpDesc desc, RingWork::Call call,
+                                         std::chrono::milliseconds timeout, bool async) {
   desc.timeout = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
   auto work = c10::make_intrusive<RingWork>(group_, completers(), std::move(call));
   work->start(std::move(desc), !async);
   return work;
 }
 
-RingBackend::WorkPtr RingBackend::reduceInPlace(
-    const at::Tensor& memory,
-    RingWork::Call call,
-    const c10d::AllreduceOptions& opts) {
+RingBackend::WorkPtr RingBackend::reduceInPlace(const at::Tensor& memory, RingWork::Call call,
+                                                const c10d::AllreduceOptions& opts) {
   const Reduction reduction = scaleFirst(memory, opts.reduceOp, getSize());
   OpDesc desc;
   desc.kind = Collective::kAllReduce;
@@ -200,9 +191,7 @@ RingBackend::WorkPtr RingBackend::reduceInPlace(
   return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
 }
 
-RingBackend::WorkPtr RingBackend::allreduce(
-    Tensors& tensors,
-    const c10d::AllreduceOptions& opts) {
+RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   checkSingle(tensors, "all_reduce");
   checkReducible(tensors[0], opts.reduceOp, engine_->isa(), "all_reduce");
   Flat flat(tensors[0], Flat::Use::kReadWrite);
@@ -218,12 +207,10 @@ RingBackend::WorkPtr RingBackend::allreduce(
   return reduceInPlace(flat.memory(), std::move(call), opts);
 }
 
-RingBackend::WorkPtr RingBackend::allreduce_coalesced(
-    Tensors& tensors,
-    const c10d::AllreduceCoalescedOptions& opts) {
+RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
+                                                      const c10d::AllreduceCoalescedOptions& opts) {
   constexpr const char* kDoing = "all_reduce_coalesced";
-  TORCH_CHECK_VALUE(
-      !tensors.empty(), "ringcomm: ", kDoing, ": requires non-empty tensor list");
+  TORCH_CHECK_VALUE(!tensors.empty(), "ringcomm: ", kDoing, ": requires non-empty tensor list");
   for (const at::Tensor& tensor : tensors) {
     checkSame(tensor, tensors[0], kDoing);
   }
@@ -239,17 +226,13 @@ RingBackend::WorkPtr RingBackend::allreduce_coalesced(
   return reduceInPlace(packed.memory(), std::move(call), opts);
 }
 
-RingBackend::WorkPtr RingBackend::broadcast(
-    Tensors& tensors,
-    const c10d::BroadcastOptions& opts) {
+RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   checkSingle(tensors, "broadcast");
-  TORCH_CHECK_VALUE(
-      opts.rootRank >= 0 && opts.rootRank < getSize(),
-      "ringcomm: broadcast: invalid root rank: ", opts.rootRank, "; allowed: 0 to ",
-      getSize() - 1);
-  TORCH_CHECK_VALUE(
-      opts.rootTensor == 0, "ringcomm: broadcast: invalid root tensor: ", opts.rootTensor,
-      "; allowed: 0");
+  TORCH_CHECK_VALUE(opts.rootRank >= 0 && opts.rootRank < getSize(),
+                    "ringcomm: broadcast: invalid root rank: ", opts.rootRank, "; allowed: 0 to ",
+                    getSize() - 1);
+  TORCH_CHECK_VALUE(opts.rootTensor == 0,
+                    "ringcomm: broadcast: invalid root tensor: ", opts.rootTensor, "; allowed: 0");
   const bool isRoot = opts.rootRank == getRank();
   Flat flat(tensors[0], isRoot ? Flat::Use::kRead : Flat::Use::kWrite);
   OpDesc desc;
@@ -271,11 +254,8 @@ RingBackend::WorkPtr RingBackend::broadcast(
 }
 
 // Every rank's `input` into outputs[rank].
-RingBackend::WorkPtr RingBackend::gather(
-    std::vector<Buffer> outputs,
-    const at::Tensor& input,
-    RingWork::Call call,
-    const c10d::AllgatherOptions& opts) {
+RingBackend::WorkPtr RingBackend::gather(std::vector<Buffer> outputs, const at::Tensor& input,
+                                         RingWork::Call call, const c10d::AllgatherOptions& opts) {
   OpDesc desc;
   desc.kind = Collective::kAllGather;
   desc.dtype = dtypeOf(input.scalar_type(), "all_gather");
@@ -285,20 +265,16 @@ RingBackend::WorkPtr RingBackend::gather(
   return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
 }
 
-RingBackend::WorkPtr RingBackend::allgather(
-    std::vector<Tensors>& outputs,
-    Tensors& inputs,
-    const c10d::AllgatherOptions& opts) {
+RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& opts) {
   constexpr const char* kDoing = "all_gather";
   checkSingle(inputs, kDoing);
-  TORCH_CHECK_VALUE(
-      outputs.size() == 1, "ringcomm: ", kDoing,
-      ": requires a single-element output list, got ", outputs.size());
+  TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", kDoing,
+                    ": requires a single-element output list, got ", outputs.size());
   const Tensors& parts = outputs[0];
-  TORCH_CHECK_VALUE(
-      parts.size() == static_cast<size_t>(getSize()), "ringcomm: ", kDoing,
-      ": invalid output tensor list: it has ", parts.size(), " tensors, but the group has ",
-      getSize(), " ranks");
+  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "ringcomm: ", kDoing,
+                    ": invalid output tensor list: it has ", parts.size(),
+                    " tensors, but the group has ", getSize(), " ranks");
   Flat input(inputs[0], Flat::Use::kRead);
   std::vector<Flat> flats;
   std::vector<Buffer> buffers;
@@ -306,9 +282,9 @@ RingBackend::WorkPtr RingBackend::allgather(
   bool copied = false;
   for (const at::Tensor& part : parts) {
     checkSame(part, inputs[0], kDoing);
-    TORCH_CHECK_VALUE(
-        part.numel() == inputs[0].numel(), "ringcomm: ", kDoing,
-        ": invalid tensor size: expected ", inputs[0].sizes(), ", got ", part.sizes());
+    TORCH_CHECK_VALUE(part.numel() == inputs[0].numel(), "ringcomm: ", kDoing,
+                      ": invalid tensor size: expected ", inputs[0].sizes(), ", got ",
+                      part.sizes());
     flats.emplace_back(part, Flat::Use::kWrite);
     buffers.push_back(flats.back().buffer());
     call.held.push_back(flats.back().memory());
@@ -331,18 +307,15 @@ RingBackend::WorkPtr RingBackend::allgather(
   return gather(std::move(buffers), input.memory(), std::move(call), opts);
 }
 
-RingBackend::WorkPtr RingBackend::_allgather_base(
-    at::Tensor& output,
-    at::Tensor& input,
-    const c10d::AllgatherOptions& opts) {
+RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::AllgatherOptions& opts) {
   constexpr const char* kDoing = "all_gather_into_tensor";
   checkTensor(input, kDoing);
   checkSame(output, input, kDoing);
-  TORCH_CHECK_VALUE(
-      output.numel() == input.numel() * getSize(), "ringcomm: ", kDoing,
-      ": invalid tensor size: the output has ", output.numel(), " elements, but must have ",
-      input.numel() * getSize(), " (the input's ", input.numel(), " times the group's ", getSize(),
-      " ranks)");
+  TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "ringcomm: ", kDoing,
+                    ": invalid tensor size: the output has ", output.numel(),
+                    " elements, but must have ", input.numel() * getSize(), " (the input's ",
+                    input.numel(), " times the group's ", getSize(), " ranks)");
   Flat from(input, Flat::Use::kRead);
   Flat to(output, Flat::Use::kWrite);
   const uint64_t blockBytes = from.buffer().bytes;

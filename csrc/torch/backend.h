@@ -1,5 +1,9 @@
 #pragma once
 
+#include "engine/group.h"
+#include "torch/compat.h"
+#include "torch/work.h"
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -7,10 +11,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "engine/group.h"
-#include "torch/compat.h"
-#include "torch/work.h"
 
 namespace ringcomm {
 
@@ -38,12 +38,8 @@ class RingBackend final : public c10d::Backend {
   };
 
   // Blocks until all ranks are there; without the GIL, please.
-  RingBackend(
-      const c10::intrusive_ptr<c10d::Store>& store,
-      int rank,
-      int size,
-      c10::intrusive_ptr<RingOptions> options,
-      const Place& place);
+  RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+              c10::intrusive_ptr<RingOptions> options, const Place& place);
   ~RingBackend() override;
 
   const std::string getBackendName() const override { return "ringcomm"; }
@@ -54,18 +50,13 @@ class RingBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
-  WorkPtr allreduce_coalesced(
-      Tensors& tensors,
-      const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
-  WorkPtr allgather(
-      std::vector<Tensors>& outputs,
-      Tensors& inputs,
-      const c10d::AllgatherOptions& opts) override;
-  WorkPtr _allgather_base(
-      at::Tensor& output,
-      at::Tensor& input,
-      const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
   void setSequenceNumberForGroup() override {}
@@ -78,10 +69,8 @@ class RingBackend final : public c10d::Backend {
   const Group& group() const { return *group_; }
 
  private:
-  WorkPtr reduceInPlace(
-      const at::Tensor& memory,
-      RingWork::Call call,
-      const c10d::AllreduceOptions& opts);
+  WorkPtr reduceInPlace(const at::Tensor& memory, RingWork::Call call,
+                        const c10d::AllreduceOptions& opts);
   WorkPtr gather(std::vector<Buffer> outputs, const at::Tensor& input, RingWork::Call call,
                  const c10d::AllgatherOptions& opts);
   WorkPtr launch(OpDesc desc, RingWork::Call call, std::chrono::milliseconds timeout, bool async);

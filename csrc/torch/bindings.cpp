@@ -1,10 +1,10 @@
+#include "torch/backend.h"
+
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <tuple>
-
-#include "torch/backend.h"
 
 namespace py = pybind11;
 
@@ -57,17 +57,16 @@ std::vector<std::string> isas() {
 // What the base class's binding has only from torch 2.14 on, and what is ours.
 void bindBackend(py::module_& module, const py::object& base) {
   py::class_<RingBackend, c10::intrusive_ptr<RingBackend>>(module, "RingBackend", base)
-      .def(
-          py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                      OptionsPtr options, const std::string& groupName, const std::string& routeTo,
-                      int localRanks) {
-            const py::gil_scoped_release unlocked;
-            return c10::make_intrusive<RingBackend>(
-                store, rank, size, std::move(options),
-                RingBackend::Place{groupName, routeTo, localRanks});
-          }),
-          py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
-          py::arg("group_name"), py::arg("route_to") = "", py::arg("local_ranks") = 1)
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       OptionsPtr options, const std::string& groupName, const std::string& routeTo,
+                       int localRanks) {
+             const py::gil_scoped_release unlocked;
+             return c10::make_intrusive<RingBackend>(
+                 store, rank, size, std::move(options),
+                 RingBackend::Place{groupName, routeTo, localRanks});
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
+           py::arg("group_name"), py::arg("route_to") = "", py::arg("local_ranks") = 1)
       .def_property_readonly("options", &RingBackend::getBackendOptions)
       .def("get_error", &RingBackend::getError)
       .def("_set_default_timeout", &RingBackend::setTimeout, py::arg("timeout"));
@@ -75,11 +74,10 @@ void bindBackend(py::module_& module, const py::object& base) {
 
 void bindOptions(py::module_& module, const py::object& base) {
   py::class_<RingOptions, OptionsPtr>(module, "Options", base)
-      .def(
-          py::init([](std::chrono::milliseconds timeout, const py::kwargs& values) {
-            return makeOptions(timeout, values);
-          }),
-          py::arg("timeout") = kBackendDefaultTimeout)
+      .def(py::init([](std::chrono::milliseconds timeout, const py::kwargs& values) {
+             return makeOptions(timeout, values);
+           }),
+           py::arg("timeout") = kBackendDefaultTimeout)
       .def("set", &setOption, py::arg("name"), py::arg("value"))
       .def("__deepcopy__", [](const RingOptions& self, const py::dict&) {
         return c10::make_intrusive<RingOptions>(self);
@@ -93,8 +91,7 @@ PYBIND11_MODULE(_C, module) {
   bindOptions(module, backend.attr("Options"));
   bindBackend(module, backend);
   module.def("option_table", &optionTable, "(name, scope, default, doc) of every option");
-  module.def(
-      "algorithm_table", &algorithmTable, py::arg("world"),
-      "(collective, first, last, algorithm): which sizes in bytes take which algorithm");
+  module.def("algorithm_table", &algorithmTable, py::arg("world"),
+             "(collective, first, last, algorithm): which sizes in bytes take which algorithm");
   module.def("isas", &isas, "instruction sets with kernels that this machine can run");
 }

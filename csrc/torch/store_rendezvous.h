@@ -1,5 +1,7 @@
 #pragma once
 
+#include "engine/rendezvous.h"
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "engine/rendezvous.h"
 
 namespace ringcomm {
 

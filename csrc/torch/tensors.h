@@ -1,5 +1,7 @@
 #pragma once
 
+#include "engine/op.h"
+
 #include <ATen/ATen.h>
 
 #include <optional>
@@ -7,14 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/op.h"
-
 // How tensors become the engine's buffers. Included by backend.cpp only.
 namespace ringcomm {
 
 inline DType dtypeOf(at::ScalarType type, const char* doing) {
   switch (type) {
-#define RC_CASE(torchName, ours) \
+#define RC_CASE(torchName, ours)  \
   case at::ScalarType::torchName: \
     return DType::ours;
     RC_CASE(Byte, kUInt8)
@@ -47,12 +47,12 @@ inline DType dtypeOf(at::ScalarType type, const char* doing) {
 // A dense tensor in CPU memory, or an error that says what it is.
 inline void checkTensor(const at::Tensor& tensor, const char* doing) {
   TORCH_CHECK_VALUE(tensor.defined(), "ringcomm: ", doing, ": invalid tensor: it is undefined");
-  TORCH_CHECK_VALUE(
-      tensor.layout() == at::kStrided, "ringcomm: ", doing,
-      ": invalid tensor layout: only dense tensors are supported, this one is ", tensor.layout());
-  TORCH_CHECK_VALUE(
-      tensor.device().is_cpu(), "ringcomm: ", doing,
-      ": invalid tensor device: only CPU tensors are supported, this one is on ", tensor.device());
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ringcomm: ", doing,
+                    ": invalid tensor layout: only dense tensors are supported, this one is ",
+                    tensor.layout());
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: ", doing,
+                    ": invalid tensor device: only CPU tensors are supported, this one is on ",
+                    tensor.device());
 }
 
 inline Buffer bufferOf(const at::Tensor& tensor) {

@@ -41,11 +41,8 @@ std::exception_ptr exceptionOf(const Status& status, const std::string& doing) {
 }
 
 RingWork::RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call call)
-    : Work(
-          group->rank(),
-          call.type,
-          call.title,
-          call.inputs.empty() ? std::nullopt : std::make_optional(call.inputs)),
+    : Work(group->rank(), call.type, call.title,
+           call.inputs.empty() ? std::nullopt : std::make_optional(call.inputs)),
       group_(std::move(group)),
       completers_(completers),
       call_(std::move(call)) {}
@@ -137,10 +134,9 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
   group_->wait(*op_, until);
   std::unique_lock<std::mutex> lock(mutex_);
   if (!cv_.wait_until(lock, until, [this] { return completed_; })) {
-    C10_THROW_ERROR(
-        DistBackendError, "ringcomm: Timed out waiting " + std::to_string(timeout.count()) +
-                              "ms for " + op_->describe() +
-                              " in wait(); the operation itself goes on");
+    C10_THROW_ERROR(DistBackendError,
+                    "ringcomm: Timed out waiting " + std::to_string(timeout.count()) + "ms for " +
+                        op_->describe() + " in wait(); the operation itself goes on");
   }
   if (exception_ != nullptr) {
     std::rethrow_exception(exception_);
@@ -156,18 +152,15 @@ std::vector<at::Tensor> RingWork::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
-  return futureIn(
-      future_, c10::ListType::create(c10::TensorType::get()), &RingWork::resolve);
+  return futureIn(future_, c10::ListType::create(c10::TensorType::get()), &RingWork::resolve);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFutureResult() {
   return futureIn(futureResult_, c10::IntType::get(), &RingWork::resolveResult);
 }
 
-RingWork::FuturePtr RingWork::futureIn(
-    FuturePtr& slot,
-    const c10::TypePtr& type,
-    void (RingWork::*resolve)(const FuturePtr&) const) {
+RingWork::FuturePtr RingWork::futureIn(FuturePtr& slot, const c10::TypePtr& type,
+                                       void (RingWork::*resolve)(const FuturePtr&) const) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (slot == nullptr) {
     FuturePtr future = c10::make_intrusive<c10::ivalue::Future>(type);

@@ -1,14 +1,14 @@
 #pragma once
 
+#include "base/elastic_pool.h"
+#include "engine/group.h"
+
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "base/elastic_pool.h"
-#include "engine/group.h"
 
 namespace ringcomm {
 
@@ -26,11 +26,11 @@ class RingWork final : public c10d::Work {
  public:
   struct Call {
     c10d::OpType type = c10d::OpType::UNKNOWN;
-    const char* title = nullptr;       // of the profiler's event; static
-    std::vector<at::Tensor> inputs;    // what the profiler shows
-    std::vector<at::Tensor> outputs;   // what result() and the Future give
-    std::vector<at::Tensor> held;      // memory that the operation uses besides
-    std::function<void()> epilogue;    // after success, before anybody is told; may be null
+    const char* title = nullptr;      // of the profiler's event; static
+    std::vector<at::Tensor> inputs;   // what the profiler shows
+    std::vector<at::Tensor> outputs;  // what result() and the Future give
+    std::vector<at::Tensor> held;     // memory that the operation uses besides
+    std::function<void()> epilogue;   // after success, before anybody is told; may be null
   };
 
   RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call call);
@@ -54,7 +54,8 @@ class RingWork final : public c10d::Work {
 
   void onOpDone(const Op& op);
   void conclude(const Status& status, const std::string& doing);
-  FuturePtr futureIn(FuturePtr& slot, const c10::TypePtr& type, void (RingWork::*resolve)(const FuturePtr&) const);
+  FuturePtr futureIn(FuturePtr& slot, const c10::TypePtr& type,
+                     void (RingWork::*resolve)(const FuturePtr&) const);
   void resolve(const FuturePtr& future) const;
   void resolveResult(const FuturePtr& future) const;
   int resultCode() const;

@@ -163,7 +163,9 @@ TEST_CASE("control messages travel whole, however their bytes are cut") {
       {},
       failure("rank 3 (node7) closed its connection"),
       failure("", Code::kInternal, -1),
-      {ControlKind::kHeartbeat, Code::kOk, -1, ""},
+      {ControlKind::kQuestion, Code::kOk, -1, "", 1ull << 40},
+      {ControlKind::kAnswer, Code::kOk, -1, "", 7, true},
+      {ControlKind::kAnswer, Code::kOk, -1, "", 7, false},
       failure(std::string(kMaxControlText, 'x'), Code::kInvalidArgument, 0),
       {ControlKind::kGoodbye, Code::kOk, -1, ""}};
   std::string stream;
@@ -180,8 +182,11 @@ TEST_CASE("control messages travel whole, however their bytes are cut") {
 
 TEST_CASE("a control message is byte for byte as in docs/protocol.md") {
   using namespace std::string_literals;
-  CHECK(encodeControl({}) == "\x01\x00\x03"s);
   CHECK(encodeControl({ControlKind::kGoodbye, Code::kOk, -1, ""}) == "\x01\x00\x02"s);
+  CHECK(encodeControl({ControlKind::kQuestion, Code::kOk, -1, "", 258}) ==
+        "\x09\x00\x03\x02\x01\x00\x00\x00\x00\x00\x00"s);
+  CHECK(encodeControl({ControlKind::kAnswer, Code::kOk, -1, "", 258, true}) ==
+        "\x0A\x00\x04\x02\x01\x00\x00\x00\x00\x00\x00\x01"s);
   CHECK(encodeControl(failure("hi", Code::kTimeout, 258)) == "\x08\x00\x01\x02\x02\x01\x00\x00hi"s);
 }
 
@@ -213,14 +218,14 @@ TEST_CASE("a control stream that breaks a rule is refused for good") {
   using namespace std::string_literals;
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"\x00\x00"s, "length 0"},
-      {"\x02\x00"s, "length 2"},
-      {"\x05\x00"s, "length 5"},
       {"\x07\x08"s, "length 2055"},
       {"\xFF\xFF"s, "length 65535"},
       {"\x01\x00\x00"s, "kind 0"},
-      {"\x01\x00\x04"s, "kind 4"},
+      {"\x01\x00\x05"s, "kind 5"},
       {"\x01\x00\x01"s, "kind 1 with 1 bytes"},
       {"\x06\x00\x03\x00\x00\x00\x00\x00"s, "kind 3 with 6 bytes"},
+      {"\x02\x00\x02\x00"s, "kind 2 with 2 bytes"},
+      {"\x0A\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x02"s, "answer 2"},
       {"\x06\x00\x01\x00\x00\x00\x00\x00"s, "failure code 0"},
       {"\x06\x00\x01\x0A\x00\x00\x00\x00"s, "failure code 10"},
       {"\x06\x00\x01\x01\xFE\xFF\xFF\xFF"s, "rank -2"}};
