@@ -1,10 +1,10 @@
 #include "net/control_link.h"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <cerrno>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 namespace ringcomm {
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <functional>
-#include <string>
-
 #include "base/fd.h"
 #include "base/status.h"
 #include "io/loop.h"
 #include "net/frame.h"
+
+#include <functional>
+#include <string>
 
 namespace ringcomm {
 

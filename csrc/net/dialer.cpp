@@ -1,10 +1,10 @@
 #include "net/dialer.h"
 
-#include <sys/epoll.h>
+#include "net/handshake_driver.h"
 
 #include <algorithm>
 
-#include "net/handshake_driver.h"
+#include <sys/epoll.h>
 
 namespace ringcomm {
 
@@ -145,9 +145,8 @@ void Dialer::setTimer(TimePoint when, Task task) {
 }
 
 bool Dialer::isTried(const Address& address) const {
-  return std::any_of(attempts_.begin(), attempts_.end(), [&address](const auto& attempt) {
-    return attempt->address() == address;
-  });
+  return std::any_of(attempts_.begin(), attempts_.end(),
+                     [&address](const auto& attempt) { return attempt->address() == address; });
 }
 
 // Tries the next address, or ends the round when there is none.
@@ -230,9 +229,8 @@ void Dialer::finish(Result<UniqueFd> result) {
     const std::string tried = failure.code() == Code::kTimeout && !failures_.empty()
                                   ? failure.message() + " (" + failures_ + ")"
                                   : failure.message();
-    result = Status(
-        failure.code(), "cannot connect to " + target_.peerName + ": " + tried,
-        target_.hello.toRank);
+    result = Status(failure.code(), "cannot connect to " + target_.peerName + ": " + tried,
+                    target_.hello.toRank);
   }
   Done done = std::move(done_);
   done(std::move(result));

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <functional>
-#include <list>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "base/clock.h"
 #include "base/fd.h"
 #include "io/loop.h"
 #include "net/handshake.h"
 #include "net/socket.h"
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace ringcomm {
 

@@ -108,10 +108,10 @@ inline Result<FrameHeader> decodeFrame(std::span<const std::byte, kFrameHeaderBy
 
 // What two ranks tell each other on the control connection of a group.
 enum class ControlKind : uint8_t {
-  kFailure = 1,    // the group has failed: why, and because of whom
-  kGoodbye = 2,    // the sender leaves in order: the end of its connections is no failure
-  kQuestion = 3,   // has the receiver called operation number `sequence`?
-  kAnswer = 4,     // to a question
+  kFailure = 1,   // the group has failed: why, and because of whom
+  kGoodbye = 2,   // the sender leaves in order: the end of its connections is no failure
+  kQuestion = 3,  // has the receiver called operation number `sequence`?
+  kAnswer = 4,    // to a question
 };
 
 struct ControlMessage {

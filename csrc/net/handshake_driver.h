@@ -1,14 +1,14 @@
 #pragma once
 
-#include <sys/socket.h>
+#include "base/fd.h"
+#include "base/status.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string>
 
-#include "base/fd.h"
-#include "base/status.h"
+#include <sys/socket.h>
 
 namespace ringcomm {
 
@@ -54,8 +54,7 @@ class HandshakeDriver {
  private:
   Status flush() {
     while (!unsent_.empty()) {
-      const ssize_t sent =
-          ::send(fd_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      const ssize_t sent = ::send(fd_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
         if (errno == EINTR) {
           continue;

@@ -1,9 +1,9 @@
 #include "net/lane.h"
 
+#include <cerrno>
+
 #include <sys/epoll.h>
 #include <sys/socket.h>
-
-#include <cerrno>
 
 namespace ringcomm {
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <sys/uio.h>
+#include "base/fd.h"
+#include "base/status.h"
+#include "io/loop.h"
 
 #include <cstddef>
 #include <cstdint>
 
-#include "base/fd.h"
-#include "base/status.h"
-#include "io/loop.h"
+#include <sys/uio.h>
 
 namespace ringcomm {
 

@@ -1,13 +1,13 @@
 #include "net/listener.h"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
+#include "net/handshake_driver.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 
-#include "net/handshake_driver.h"
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 namespace ringcomm {
 
@@ -21,8 +21,8 @@ constexpr std::chrono::milliseconds kAcceptRetry{100};
 // what they have sent is looked at.
 constexpr int kAcceptBatch = 32;
 
-// After a refusal we read on for this long and this much: closing with bytes unread makes the kernel
-// send a reset, which may overtake the refusal.
+// After a refusal we read on for this long and this much: closing with bytes unread makes the
+// kernel send a reset, which may overtake the refusal.
 constexpr std::chrono::seconds kLingerTime{1};
 constexpr size_t kLingerBytes = 4096;
 
@@ -51,9 +51,7 @@ class Listener::Pending final : private EventHandler {
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
 
-  Status watch() {
-    return listener_.loop_.watch(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, this);
-  }
+  Status watch() { return listener_.loop_.watch(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, this); }
   UniqueFd takeFd() {
     listener_.loop_.unwatch(fd_.get(), this);
     return std::move(fd_);
@@ -69,8 +67,8 @@ class Listener::Pending final : private EventHandler {
     lingering_ = true;
     ::shutdown(fd_.get(), SHUT_WR);
     listener_.loop_.cancelTimer(timer_);
-    timer_ = listener_.loop_.startTimer(
-        Clock::now() + kLingerTime, [this] { listener_.remove(this); });
+    timer_ =
+        listener_.loop_.startTimer(Clock::now() + kLingerTime, [this] { listener_.remove(this); });
     drain();
   }
 
@@ -175,8 +173,8 @@ void Listener::admit(UniqueFd fd) {
 
 // The oldest of those that have not shown to be more than strangers, else the oldest.
 void Listener::makeRoom() {
-  const auto stranger = std::find_if(
-      pending_.begin(), pending_.end(), [](const auto& entry) { return entry->isStranger(); });
+  const auto stranger = std::find_if(pending_.begin(), pending_.end(),
+                                     [](const auto& entry) { return entry->isStranger(); });
   Pending* victim = (stranger != pending_.end() ? *stranger : pending_.front()).get();
   if (!victim->lingering()) {
     report("dropped a connection from " + victim->peer() +

@@ -1,15 +1,15 @@
 #pragma once
 
-#include <functional>
-#include <list>
-#include <memory>
-
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "io/loop.h"
 #include "net/handshake.h"
 #include "net/socket.h"
+
+#include <functional>
+#include <list>
+#include <memory>
 
 namespace ringcomm {
 

@@ -1,10 +1,10 @@
 #include "net/socket.h"
 
+#include <cerrno>
+
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-
-#include <cerrno>
 
 namespace ringcomm {
 
@@ -107,9 +107,8 @@ Status prepareConnection(int fd, const SocketOptions& options) {
   setInt(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
   setInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
   if (!options.congestion.empty() &&
-      ::setsockopt(
-          fd, IPPROTO_TCP, TCP_CONGESTION, options.congestion.data(),
-          static_cast<socklen_t>(options.congestion.size())) != 0) {
+      ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, options.congestion.data(),
+                   static_cast<socklen_t>(options.congestion.size())) != 0) {
     return Status::fromErrno("congestion control '" + options.congestion + "'", errno);
   }
   return {};

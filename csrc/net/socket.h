@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include "base/fd.h"
 #include "base/status.h"
 #include "net/address.h"
+
+#include <cstdint>
+#include <string>
 
 namespace ringcomm {
 
