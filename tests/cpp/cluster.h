@@ -1,5 +1,11 @@
 #pragma once
 
+#include "engine/engine.h"
+#include "engine/group.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -7,13 +13,18 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
-
-#include "engine/engine.h"
-#include "engine/group.h"
 
 // Ranks as threads of one process, each with an engine of its own, over real sockets on loopback.
 namespace ringcomm::testing {
+
+// Bounds on time are for a plain build; a sanitizer is slower by about this.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr double kSlowness = 4;
+#else
+inline constexpr double kSlowness = 1;
+#endif
 
 class MemoryRendezvous final : public Rendezvous {
  public:
@@ -41,19 +52,26 @@ inline Duration seconds(double amount) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(amount));
 }
 
+inline std::string rankName(int rank) { return "rank " + std::to_string(rank); }
+
 // What one rank of a cluster has.
 struct Member {
   int rank = 0;
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Group> group;
 
-  // Submits, waits, and gives how it ended.
-  Status call(OpDesc desc) const {
-    desc.timeout = desc.timeout == Duration{} ? seconds(20) : desc.timeout;
-    auto op = group->submit(std::move(desc), {}, true);
+  std::shared_ptr<Op> submit(OpDesc desc, bool waits = false) const {
+    desc.timeout = desc.timeout == Duration{} ? seconds(30) : desc.timeout;
+    return group->submit(std::move(desc), {}, waits);
+  }
+
+  // How the operation ended.
+  Status finish(const std::shared_ptr<Op>& op) const {
     group->wait(*op, Clock::now() + seconds(60));
     return op->done() ? op->status() : Status(Code::kInternal, "never completed");
   }
+
+  Status call(OpDesc desc) const { return finish(submit(std::move(desc), true)); }
 
   template <typename T>
   Status allReduce(std::vector<T>& data, DType dtype, ReduceOp op = ReduceOp::kSum) const {
@@ -70,14 +88,26 @@ struct Member {
     desc.buffers = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(T)}};
     return desc;
   }
+
+  static OpDesc barrierDesc() {
+    OpDesc desc;
+    desc.kind = Collective::kBarrier;
+    return desc;
+  }
 };
 
+// Joins a group; empty with a failed check when that fails.
+inline std::shared_ptr<Group> joinGroup(Engine& engine, Rendezvous& rendezvous,
+                                        const GroupSpec& spec) {
+  Result<std::shared_ptr<Group>> group =
+      Group::join(engine, spec, rendezvous, Clock::now() + seconds(20));
+  CHECK_MESSAGE(group.ok(), group.status().message());
+  return group.ok() ? *group : nullptr;
+}
+
 // Runs `body` on every rank of a new group at the same time; gives when all have returned and left.
-inline void runCluster(
-    int world,
-    const Options& options,
-    const std::function<void(Member&)>& body,
-    const std::string& name = "test") {
+inline void runCluster(int world, const Options& options, const std::function<void(Member&)>& body,
+                       const std::string& name = "test") {
   MemoryRendezvous rendezvous;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
@@ -85,8 +115,9 @@ inline void runCluster(
       Member member;
       member.rank = rank;
       Result<std::shared_ptr<Engine>> engine = Engine::create(options, world, Logger());
+      CHECK_MESSAGE(engine.ok(), engine.status().message());
       if (!engine.ok()) {
-        throw std::runtime_error(engine.status().message());
+        return;
       }
       member.engine = *engine;
       GroupSpec spec;
@@ -94,14 +125,9 @@ inline void runCluster(
       spec.rank = rank;
       spec.world = world;
       spec.options = options;
-      Result<std::shared_ptr<Group>> group =
-          Group::join(*member.engine, spec, rendezvous, Clock::now() + seconds(20));
-      if (!group.ok()) {
-        throw std::runtime_error(group.status().message());
-      }
-      member.group = *group;
-      body(member);
+      member.group = joinGroup(*member.engine, rendezvous, spec);
       if (member.group != nullptr) {
+        body(member);
         member.group->close();
       }
     });

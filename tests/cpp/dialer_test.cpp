@@ -147,25 +147,32 @@ TEST_CASE("refusals that others may have caused are tried again, the peer's fina
     bool final;
     Code code;
   };
-  for (const Row& row : {
-           Row{Refusal::kUnknownGroup, false, Code::kPeerLost},
-           Row{Refusal::kMalformed, false, Code::kRefused},
-           Row{Refusal::kWrongGeneration, false, Code::kRefused},
-           Row{Refusal::kWrongWorld, false, Code::kRefused},
-           Row{Refusal::kWrongRank, false, Code::kRefused},
-           Row{Refusal::kVersion, true, Code::kRefused},
-           Row{Refusal::kWrongSecret, true, Code::kRefused},
-           Row{Refusal::kDuplicate, true, Code::kRefused},
-           Row{Refusal::kClosing, true, Code::kRefused},
-       }) {
-    CAPTURE(refusalText(row.refusal));
-    Stranger stranger(answering(prologueOf(1, kRefusalType, row.refusal)));
-    const TimePoint start = Clock::now();
-    const Result<UniqueFd> fd = dial({stranger.address}, helloOf(0, 1), 60);
-    CHECK(fd.status().code() == row.code);
-    CHECK(fd.status().message().find(refusalText(row.refusal)) != std::string::npos);
-    CHECK(stranger.visits == (row.final ? 1 : 6));
-    CHECK(secondsSince(start) < 3.0);
+  const Row rows[] = {
+      {Refusal::kUnknownGroup, false, Code::kPeerLost},
+      {Refusal::kMalformed, false, Code::kRefused},
+      {Refusal::kWrongGeneration, false, Code::kRefused},
+      {Refusal::kWrongWorld, false, Code::kRefused},
+      {Refusal::kWrongRank, false, Code::kRefused},
+      {Refusal::kVersion, true, Code::kRefused},
+      {Refusal::kWrongSecret, true, Code::kRefused},
+      {Refusal::kDuplicate, true, Code::kRefused},
+      {Refusal::kClosing, true, Code::kRefused},
+  };
+  std::vector<std::thread> threads;
+  for (const Row& row : rows) {
+    threads.emplace_back([&row] {
+      Stranger stranger(answering(prologueOf(1, kRefusalType, row.refusal)));
+      const TimePoint start = Clock::now();
+      const Result<UniqueFd> fd = dial({stranger.address}, helloOf(0, 1), 60);
+      CAPTURE(refusalText(row.refusal));
+      CHECK(fd.status().code() == row.code);
+      CHECK(fd.status().message().find(refusalText(row.refusal)) != std::string::npos);
+      CHECK(stranger.visits == (row.final ? 1 : 6));
+      CHECK(secondsSince(start) < 3.0);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
   }
 }
 
