@@ -54,6 +54,24 @@ inline Duration seconds(double amount) {
 
 inline std::string rankName(int rank) { return "rank " + std::to_string(rank); }
 
+// Where the ranks wait for each other outside of what is tested.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    CHECK(changed_.wait_for(lock, std::chrono::seconds(60), [this] { return arrived_ >= ranks_; }));
+  }
+
+ private:
+  const int ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
+};
+
 // What one rank of a cluster has.
 struct Member {
   int rank = 0;
