@@ -9,7 +9,7 @@ namespace {
 
 // A send that follows a receive waits until this much is there, or the rest of its frame: a system
 // call a dribble would cost more than the pipeline gains.
-constexpr uint64_t kLeastForward = 32 * 1024;
+constexpr uint64_t kLeastForward = uint64_t{32} << 10;
 
 }  // namespace
 

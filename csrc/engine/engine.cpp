@@ -44,9 +44,9 @@ Engine::~Engine() {
   if (forked()) {
     // The threads exist in the parent only; joining them, or closing what they use, is not ours.
     for (auto& loop : loops_) {
-      (void)loop.release();
+      [[maybe_unused]] const Loop* parents = loop.release();
     }
-    (void)listener_.release();
+    [[maybe_unused]] const Listener* parents = listener_.release();
     return;
   }
   if (listener_ != nullptr) {

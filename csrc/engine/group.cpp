@@ -10,12 +10,12 @@ namespace ringcomm {
 namespace {
 
 // Below this, cutting an operation into shares costs more than the further lanes gain.
-constexpr uint64_t kLeastShareBytes = 128 * 1024;
+constexpr uint64_t kLeastShareBytes = uint64_t{128} << 10;
 
 // Up to this size a waiter moves the operation on itself, sparing two thread switches. Larger ones
 // are left to the progress threads: the switches no longer show, and the waiter stays free to
 // return when its time has come.
-constexpr uint64_t kAssistBytes = 1 << 20;
+constexpr uint64_t kAssistBytes = uint64_t{1} << 20;
 
 uint64_t totalBytes(const OpDesc& desc) {
   uint64_t total = 0;

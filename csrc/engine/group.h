@@ -15,6 +15,9 @@
 
 namespace ringcomm {
 
+// The choice of algorithms that options ask for.
+Result<Tuning> tuningOf(const Options& options);
+
 // Who wants to form a group.
 struct GroupSpec {
   std::string name;  // the same on all ranks, and of no other group of these processes

@@ -28,6 +28,14 @@ Result<std::string> makeSecret() {
 
 }  // namespace
 
+Result<Tuning> tuningOf(const Options& options) {
+  Tuning tuning;
+  tuning.directAllReduceBytes = static_cast<uint64_t>(options.directBytes);
+  tuning.scatterGatherAllReduceBytes = static_cast<uint64_t>(options.scatterGatherBytes);
+  RC_RETURN_IF_ERROR(forceAlgorithms(options.algorithms, tuning));
+  return tuning;
+}
+
 // How the ranks of a group meet, step by step, all on the caller's thread:
 //  1. rank 0 publishes the settings: the group's options, and the secret if none is configured;
 //  2. every rank registers the group with its engine, and only then publishes its addresses, so
@@ -44,7 +52,9 @@ class Joiner {
 
   Status run() {
     RC_RETURN_IF_ERROR(spec_.rank == 0 ? publishSettings() : adoptSettings());
-    RC_RETURN_IF_ERROR(applyTuning());
+    Result<Tuning> tuning = tuningOf(spec_.options);
+    RC_RETURN_IF_ERROR(tuning.status());
+    group_->tuning_ = *tuning;
     group_->prepare(secret_);
     group_->engine_.addGroup(group_->id_, group_);
     Result<Candidates> mine = group_->engine_.candidates(spec_.routeTo);
@@ -91,13 +101,6 @@ class Joiner {
       return {Code::kProtocol, "rank 0 published settings that make no sense"};
     }
     return adoptGroupOptions(spec_.options, settings->substr(lineEnd));
-  }
-
-  Status applyTuning() {
-    Tuning& tuning = group_->tuning_;
-    tuning.directAllReduceBytes = static_cast<uint64_t>(spec_.options.directBytes);
-    tuning.scatterGatherAllReduceBytes = static_cast<uint64_t>(spec_.options.scatterGatherBytes);
-    return forceAlgorithms(spec_.options.algorithms, tuning);
   }
 
   Status collectAddresses() {

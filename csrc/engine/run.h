@@ -35,7 +35,8 @@ class Run {
   size_t elementSize() const noexcept { return setup_.elementSize; }
 
   bool mayStart(uint32_t index) noexcept {
-    return prefix_ >= step(index).after && (started_ || (started_ = setup_.op->mayStart()));
+    started_ = started_ || setup_.op->mayStart();
+    return started_ && prefix_ >= step(index).after;
   }
   // How much of a send's bytes exist already.
   uint64_t available(uint32_t index) const noexcept;

@@ -8,7 +8,7 @@ namespace {
 
 // Local copies and reductions are done in pieces of this size, so that the lanes are served
 // between.
-constexpr uint64_t kLocalPiece = 4 << 20;
+constexpr uint64_t kLocalPiece = uint64_t{4} << 20;
 
 // Part `index` of `parts` of a buffer, in whole elements.
 Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t parts) {
@@ -145,6 +145,7 @@ void Share::resume() {
 void Share::run() noexcept {
   // By value: settling may end the run and shift those behind it.
   std::vector<Run*> current;
+  current.reserve(runs_.size());
   for (auto& run : runs_) {
     current.push_back(run.get());
   }

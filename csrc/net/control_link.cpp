@@ -73,10 +73,11 @@ Status ControlLink::receive() {
     while (true) {
       Result<std::optional<ControlMessage>> message = parser_.next(bytes);
       RC_RETURN_IF_ERROR(message.status());
-      if (!message->has_value()) {
+      const std::optional<ControlMessage>& whole = *message;
+      if (!whole.has_value()) {
         break;
       }
-      callbacks_.message(**message);
+      callbacks_.message(*whole);
     }
   }
 }

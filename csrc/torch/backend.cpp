@@ -68,9 +68,8 @@ Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int wor
   switch (op.op_) {
     case Type::PREMUL_SUM: {
       const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK_VALUE(factor != nullptr, "ringcomm: PREMUL_SUM without a factor");
       if (factor->tensor_factor.defined()) {
-        memory.mul_(factor->tensor_factor);
+        memory.mul_(factor->tensor_factor.reshape({}));  // memory may have no dimension
       } else {
         memory.mul_(factor->double_factor);
       }
@@ -101,19 +100,25 @@ Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int wor
   }
 }
 
-// Before anything is scaled or sent: whether the reduction exists for the elements.
+// Before anything is scaled or sent: whether the reduction exists for the elements, and its factor.
 void checkReducible(const at::Tensor& tensor, const c10d::ReduceOp& op, Isa isa,
                     const char* doing) {
   using Type = c10d::ReduceOp::RedOpType;
-  const bool plainSum = op.op_ == Type::PREMUL_SUM;
+  const bool scaled = op.op_ == Type::PREMUL_SUM;
   constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
                                ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBand,
                                ReduceOp::kBor, ReduceOp::kBxor};
-  TORCH_CHECK_VALUE(plainSum || op.op_ <= Type::BXOR, "ringcomm: ", doing, ": unknown reduce op");
-  const ReduceOp wanted = plainSum ? ReduceOp::kSum : kOps[op.op_];
-  TORCH_CHECK_TYPE(findKernel(dtypeOf(tensor.scalar_type(), doing), wanted, isa) != nullptr,
-                   "ringcomm: ", doing, " with ", reduceOpName(wanted),
-                   " is not defined for tensors of dtype ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(scaled || op.op_ <= Type::BXOR, "ringcomm: ", doing, ": unknown reduce op");
+  const ReduceOp wanted = scaled ? ReduceOp::kSum : kOps[op.op_];
+  const DType dtype = dtypeOf(tensor.scalar_type(), doing);
+  TORCH_CHECK_TYPE(
+      findKernel(dtype, wanted, isa) != nullptr && (!scaled || tensor.is_floating_point()),
+      "ringcomm: ", doing, " with ", scaled ? "premul_sum" : reduceOpName(wanted),
+      " is not defined for tensors of dtype ", dtypeName(dtype));
+  if (scaled) {
+    const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+    TORCH_CHECK_VALUE(factor != nullptr, "ringcomm: ", doing, ": premul_sum without a factor");
+  }
 }
 
 void checkSingle(const RingBackend::Tensors& tensors, const char* doing) {
@@ -122,8 +127,9 @@ void checkSingle(const RingBackend::Tensors& tensors, const char* doing) {
   checkTensor(tensors[0], doing);
 }
 
+// A tensor that receives what is of the first one's dtype.
 void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* doing) {
-  checkTensor(tensor, doing);
+  checkTarget(tensor, doing);
   TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
                     ": invalid tensor type: expected ", first.scalar_type(), ", got ",
                     tensor.scalar_type());
@@ -193,6 +199,7 @@ RingBackend::WorkPtr RingBackend::reduceInPlace(const at::Tensor& memory, RingWo
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   checkSingle(tensors, "all_reduce");
+  checkTarget(tensors[0], "all_reduce");
   checkReducible(tensors[0], opts.reduceOp, engine_->isa(), "all_reduce");
   Flat flat(tensors[0], Flat::Use::kReadWrite);
   RingWork::Call call;
@@ -234,6 +241,9 @@ RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::Broadc
   TORCH_CHECK_VALUE(opts.rootTensor == 0,
                     "ringcomm: broadcast: invalid root tensor: ", opts.rootTensor, "; allowed: 0");
   const bool isRoot = opts.rootRank == getRank();
+  if (!isRoot) {
+    checkTarget(tensors[0], "broadcast");
+  }
   Flat flat(tensors[0], isRoot ? Flat::Use::kRead : Flat::Use::kWrite);
   OpDesc desc;
   desc.kind = Collective::kBroadcast;

@@ -38,9 +38,15 @@ std::vector<std::tuple<std::string, std::string, std::string, std::string>> opti
   return rows;
 }
 
-std::vector<std::tuple<std::string, uint64_t, uint64_t, std::string>> algorithmTable(int world) {
+std::vector<std::tuple<std::string, uint64_t, uint64_t, std::string>> algorithmTable(
+    int world,
+    const RingOptions& options) {
+  const ringcomm::Result<ringcomm::Tuning> tuning = ringcomm::tuningOf(options.values);
+  if (!tuning.ok()) {
+    throw py::value_error("ringcomm: " + tuning.status().message());
+  }
   std::vector<std::tuple<std::string, uint64_t, uint64_t, std::string>> rows;
-  for (const auto& row : ringcomm::algorithmTable(world, ringcomm::Tuning())) {
+  for (const auto& row : ringcomm::algorithmTable(world, tuning.value())) {
     rows.emplace_back(ringcomm::collectiveName(row.kind), row.first, row.last, row.algorithm);
   }
   return rows;

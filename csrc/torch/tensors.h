@@ -3,6 +3,7 @@
 #include "engine/op.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 
 #include <optional>
 #include <string>
@@ -55,23 +56,34 @@ inline void checkTensor(const at::Tensor& tensor, const char* doing) {
                     tensor.device());
 }
 
+// The same for one that receives results: each element must have memory of its own.
+inline void checkTarget(const at::Tensor& tensor, const char* doing) {
+  checkTensor(tensor, doing);
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ringcomm: ", doing,
+                    ": invalid tensor layout: elements of the result overlap in memory (sizes ",
+                    tensor.sizes(), ", strides ", tensor.strides(),
+                    "), as expand() makes them; clone() it first");
+}
+
 inline Buffer bufferOf(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<uint64_t>(tensor.nbytes())};
 }
 
-// A tensor's elements in one contiguous piece: the tensor itself where it is contiguous, else a
-// temporary that copyBack() copies to it. Gradients do not flow through collectives: detached.
+// A tensor's elements in one contiguous piece: the tensor itself where its memory holds just that,
+// else a temporary that copyBack() copies to it. Gradients do not flow through collectives: detached.
 class Flat {
  public:
   enum class Use { kRead, kReadWrite, kWrite };
 
   Flat(const at::Tensor& tensor, Use use) : target_(tensor.detach()) {
-    if (target_.is_contiguous()) {
+    // Views can say that their elements are negated or conjugated: the memory does not show it.
+    const bool plain = !target_.is_neg() && !target_.is_conj();
+    if (plain && target_.is_contiguous()) {
       memory_ = target_;
     } else {
       memory_ = use == Use::kWrite
                     ? at::empty(target_.sizes(), target_.options(), at::MemoryFormat::Contiguous)
-                    : target_.contiguous();
+                    : target_.resolve_neg().resolve_conj().contiguous();
       copied_ = use != Use::kRead;
     }
   }

@@ -21,8 +21,10 @@ std::exception_ptr exceptionOf(const Status& status, const std::string& doing) {
   if (status.ok()) {
     return nullptr;
   }
+  // A cause that is about this very operation names it already.
+  const bool named = doing.empty() || status.message().find(doing) != std::string::npos;
   const std::string text =
-      "ringcomm: " + (doing.empty() ? doing : doing + " failed: ") + status.message();
+      "ringcomm: " + (named ? std::string() : doing + " failed: ") + status.message();
   try {
     switch (status.code()) {
       case Code::kInvalidArgument:

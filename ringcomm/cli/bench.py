@@ -50,6 +50,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--min-time", type=float, default=0.5, help="else seconds a row, default %(default)s"
     )
+    parser.add_argument(
+        "--algorithms", action="store_true", help="only print which sizes take which algorithm"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rows here")
     options = parser.parse_args(argv)
@@ -162,11 +165,23 @@ def work(options: argparse.Namespace) -> int:
     return 0 if total_wrong(done) == 0 else 1
 
 
+def print_algorithms(world: int) -> int:
+    """Print which sizes take which algorithm in a group of `world` ranks; return 0."""
+    from rich.console import Console
+
+    from ringcomm.cli.algorithms import algorithm_table, current_algorithms
+
+    Console(highlight=False).print(algorithm_table(current_algorithms(world)))
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Measure; return 0, or 1 if a value was wrong, a rank failed, or something is missing."""
     try:
         require_torch()
         options = parse(argv)
+        if options.algorithms:
+            return print_algorithms(options.nproc)
         for name in filter(None, (options.backend, options.against)):
             require_backend(name)
         if options.plot:
