@@ -97,7 +97,7 @@ PYBIND11_MODULE(_C, module) {
   bindOptions(module, backend.attr("Options"));
   bindBackend(module, backend);
   module.def("option_table", &optionTable, "(name, scope, default, doc) of every option");
-  module.def("algorithm_table", &algorithmTable, py::arg("world"),
+  module.def("algorithm_table", &algorithmTable, py::arg("world"), py::arg("options"),
              "(collective, first, last, algorithm): which sizes in bytes take which algorithm");
   module.def("isas", &isas, "instruction sets with kernels that this machine can run");
 }
