@@ -152,5 +152,6 @@ def torch_pin() -> str:
 setup(
     ext_modules=[Extension("ringcomm._C", extension_sources(), language="c++")],
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
-    install_requires=[torch_pin(), "rich>=13"],
+    # torch installs without numpy, but its object collectives need it.
+    install_requires=[torch_pin(), "rich>=13", "numpy"],
 )
