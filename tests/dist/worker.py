@@ -67,8 +67,8 @@ def place() -> Place:
 def agree(value: Any) -> None:
     """The test fails unless this has the same bits on all ranks: a tensor, or anything by repr."""
     if isinstance(value, torch.Tensor):
-        flat = value.detach().flatten() if value.numel() else torch.empty(0, dtype=torch.uint8)
-        raw = flat.view(torch.uint8).numpy().tobytes()
+        flat = value.detach().contiguous().flatten()
+        raw = flat.view(torch.uint8).numpy().tobytes() if value.numel() else b""
         text = f"{value.dtype} {list(value.shape)} {hashlib.sha256(raw).hexdigest()}"
     else:
         text = repr(value)
@@ -102,6 +102,8 @@ def group(prefix: str = "", **arguments: Any) -> Iterator[None]:
 def forget_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+    # A failed init_process_group counts as a group here and maybe not elsewhere: names would differ.
+    dist.distributed_c10d._world.group_count = 0
 
 
 def run(case: Case, store: dist.Store, current: tuple[int, str | None, int] | None) -> Answer:
