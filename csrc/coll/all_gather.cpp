@@ -2,25 +2,10 @@
 #include "coll/steps.h"
 
 namespace ringcomm {
-namespace {
-
-uint64_t bytesOf(const CollectiveSpec& spec, int rank) {
-  return spec.blockBytes[static_cast<size_t>(rank)];
-}
-
-Region output(int rank) { return {static_cast<uint16_t>(kOutput + rank), 0}; }
-
-// Where the caller gave the input as its own place in the output, the copy is one onto itself.
-void copyOwn(Plan& plan, const CollectiveSpec& spec) {
-  const uint64_t bytes = bytesOf(spec, spec.rank);
-  if (bytes > 0) addStep(plan, copyStep({kInput, 0}, output(spec.rank), bytes));
-}
-
-}  // namespace
 
 // Ring: every block goes once around; for large blocks, and for blocks of very different sizes.
 //
-// At hop h rank r sends block r - h (at first its own, from the input) and receives block
+// At hop h rank r sends block r - h (at first its own, from kOwn) and receives block
 // r - 1 - h into its place. Hops N - 1; a rank sends all blocks but that of its successor, to one
 // neighbour. Bytes are passed on as they arrive (`follow`).
 //
@@ -33,18 +18,18 @@ Plan ringAllGather(const CollectiveSpec& spec) {
   for (int hop = 0; hop < world - 1; ++hop) {
     const int outgoing = rankAt(spec.rank, -hop, world);
     if (bytesOf(spec, outgoing) > 0) {
-      const Region src = hop == 0 ? Region{kInput, 0} : output(outgoing);
+      const Region src = hop == 0 ? Region{kOwn, 0} : blockRegion(outgoing);
       Step send = sendStep(rankAt(spec.rank, 1, world), src, bytesOf(spec, outgoing));
       send.follow = arrived;
       addStep(plan, send);
     }
     const int incoming = rankAt(spec.rank, -1 - hop, world);
     if (bytesOf(spec, incoming) > 0) {
-      arrived = addStep(
-          plan, recvStep(rankAt(spec.rank, -1, world), output(incoming), bytesOf(spec, incoming)));
+      arrived = addStep(plan, recvStep(rankAt(spec.rank, -1, world), blockRegion(incoming),
+                                       bytesOf(spec, incoming)));
     }
   }
-  copyOwn(plan, spec);
+  copyBlock(plan, {kOwn, 0}, blockRegion(spec.rank), bytesOf(spec, spec.rank));
   return plan;
 }
 
@@ -59,12 +44,13 @@ Plan directAllGather(const CollectiveSpec& spec) {
   for (int distance = 1; distance < spec.world; ++distance) {
     const int to = rankAt(spec.rank, distance, spec.world);
     if (bytesOf(spec, spec.rank) > 0) {
-      addStep(plan, sendStep(to, {kInput, 0}, bytesOf(spec, spec.rank)));
+      addStep(plan, sendStep(to, {kOwn, 0}, bytesOf(spec, spec.rank)));
     }
     const int from = rankAt(spec.rank, -distance, spec.world);
-    if (bytesOf(spec, from) > 0) addStep(plan, recvStep(from, output(from), bytesOf(spec, from)));
+    const uint64_t bytes = bytesOf(spec, from);
+    if (bytes > 0) addStep(plan, recvStep(from, blockRegion(from), bytes));
   }
-  copyOwn(plan, spec);
+  copyBlock(plan, {kOwn, 0}, blockRegion(spec.rank), bytesOf(spec, spec.rank));
   return plan;
 }
 

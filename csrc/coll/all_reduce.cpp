@@ -1,38 +1,9 @@
 #include "coll/algorithms.h"
 #include "coll/blocks.h"
+#include "coll/parts.h"
 #include "coll/steps.h"
 
 namespace ringcomm {
-namespace {
-
-// kScratch as the ranks' parts side by side, in rank order: what kReduce reads.
-Region slot(int rank, uint64_t bytes) { return {kScratch, static_cast<uint64_t>(rank) * bytes}; }
-
-// Fills the slots: the other ranks' parts arrive, the own one is copied.
-void gatherParts(Plan& plan, const CollectiveSpec& spec, Region own, uint64_t bytes) {
-  for (int distance = 1; distance < spec.world; ++distance) {
-    const int peer = rankAt(spec.rank, -distance, spec.world);
-    addStep(plan, recvStep(peer, slot(peer, bytes), bytes));
-  }
-  addStep(plan, copyStep(own, slot(spec.rank, bytes), bytes));
-  plan.scratchBytes = static_cast<uint64_t>(spec.world) * bytes;
-}
-
-// Combines the slots, in rank order, into `dst`, once all of the plan's steps so far are complete.
-void reduceParts(Plan& plan, const CollectiveSpec& spec, Region dst, uint64_t bytes) {
-  Step reduce;
-  reduce.kind = StepKind::kReduce;
-  reduce.src = slot(0, bytes);
-  reduce.dst = dst;
-  reduce.bytes = bytes;
-  reduce.parts = static_cast<uint32_t>(spec.world);
-  reduce.after = stepsSoFar(plan);
-  reduce.finish = true;
-  addStep(plan, reduce);
-}
-
-}  // namespace
-
 // Ring: reduce-scatter, then all-gather, in place; for large vectors.
 //
 // The vector is cut into N blocks. Block b starts at rank b + 1 and goes once around: each rank
@@ -75,8 +46,10 @@ Plan ringAllReduce(const CollectiveSpec& spec) {
     }
     const Block in = block(-2 - hop);
     if (in.bytes > 0) {
-      Step recv = recvStep(rankAt(spec.rank, -1, world), {kData, in.offset}, in.bytes);
-      if (hop < world - 1) recv.kind = StepKind::kRecvReduce;
+      const Region place{kData, in.offset};
+      const int from = rankAt(spec.rank, -1, world);
+      Step recv = hop < world - 1 ? recvReduceStep(from, place, place, in.bytes)
+                                  : recvStep(from, place, in.bytes);
       recv.finish = hop == world - 2;
       arrived = addStep(plan, recv);
     }

@@ -9,9 +9,29 @@ namespace ringcomm {
 // executes it; tests run the plans of all ranks against each other in memory.
 //
 // Buffers are named by index into the operation's buffer table. kScratch is private memory of
-// `Plan::scratchBytes`; the others are the operation's own tensors, as each collective defines them
-// (all_reduce: kData; all_gather: kInput and kOutput + r for the block of rank r).
-enum BufferIndex : uint16_t { kScratch = 0, kData = 1, kInput = 1, kOutput = 2 };
+// `Plan::scratchBytes`; the others are the operation's own tensors, the same of them on every rank
+// unless it says otherwise. What is not called in place or output is never written:
+//
+//   all_reduce, broadcast  kData, in place
+//   reduce                 kInput; on the root also kOutput, which may be the input itself
+//   all_gather, gather     kOwn, the rank's block; output kBlocks + r, the block of rank r
+//                          (gather: on the root only)
+//   scatter                output kOwn, the rank's block; kBlocks + r, what goes to rank r (on the
+//                          root only)
+//   reduce_scatter         output kOwn, the sum of the ranks' blocks for this one; kBlocks + r, the
+//                          part for rank r
+//   all_to_all             kInput + r, what goes to rank r; output kInput + world + r, what comes
+//                          from rank r
+//
+// A rank's own block may also be its own place among all of them (kBlocks + rank).
+enum BufferIndex : uint16_t {
+  kScratch = 0,
+  kData = 1,
+  kInput = 1,
+  kOutput = 2,
+  kOwn = 1,
+  kBlocks = 2,
+};
 
 struct Region {
   uint16_t buffer = kScratch;
@@ -21,7 +41,7 @@ struct Region {
 enum class StepKind : uint8_t {
   kSend,        // src -> peer
   kRecv,        // peer -> dst
-  kRecvReduce,  // dst = dst op (bytes from peer), while they are in cache
+  kRecvReduce,  // dst = src op (bytes from peer), while they are in cache; src may be dst
   kReduce,      // dst = part 0 op part 1 .. op part parts-1, part i at src.offset + i * bytes
   kCopy,        // dst = src
 };
@@ -35,7 +55,8 @@ enum class StepKind : uint8_t {
 //  - follow (kSend only): the index of a receiving step of equally many bytes over the same region.
 //    The send may go as far as that step has got, byte by byte: this is the pipeline;
 //  - sends to one peer start in plan order, as do receives from one peer. Different peers, and the
-//    two directions of one peer, advance independently of each other.
+//    two directions of one peer, advance independently of each other. Local steps start in plan
+//    order, or in any: a plan has to be right for both.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;
