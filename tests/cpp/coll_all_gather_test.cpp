@@ -1,5 +1,5 @@
 #include "coll/select.h"
-#include "sim.h"
+#include "coll_elements.h"
 
 #include <doctest/doctest.h>
 
@@ -14,8 +14,6 @@ namespace {
 
 constexpr const char* kNames[] = {"ring", "direct"};
 
-const Element kByte = {1, nullptr, nullptr};
-
 CollectiveSpec allGatherSpec(std::vector<uint64_t> blockBytes) {
   CollectiveSpec spec;
   spec.kind = Collective::kAllGather;
@@ -26,30 +24,25 @@ CollectiveSpec allGatherSpec(std::vector<uint64_t> blockBytes) {
 
 const Algorithm& named(const char* name) { return **findAlgorithm(Collective::kAllGather, name); }
 
-Bytes input(int rank, uint64_t count) {
-  Random random(static_cast<uint64_t>(rank) + 77);
-  Bytes bytes(count);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next());
-  return bytes;
-}
+Bytes input(int rank, uint64_t bytes) { return randomBytes(rank, 77, bytes); }
 
 std::vector<RankOp> operation(const Algorithm& algorithm, const CollectiveSpec& spec) {
   std::vector<RankOp> ranks;
   for (Plan& plan : plansOf(algorithm, spec)) {
     const size_t rank = ranks.size();
-    std::vector<Bytes> buffers(kOutput);
-    buffers[kInput] = input(static_cast<int>(rank), spec.blockBytes[rank]);
+    std::vector<Bytes> buffers(kBlocks);
+    buffers[kOwn] = input(static_cast<int>(rank), spec.blockBytes[rank]);
     for (const uint64_t bytes : spec.blockBytes) buffers.emplace_back(bytes);
     ranks.push_back({std::move(plan), std::move(buffers)});
   }
   return ranks;
 }
 
-void checkOutputs(const Simulation& simulation, size_t op, const std::vector<uint64_t>& blocks) {
+void checkBlockss(const Simulation& simulation, size_t op, const std::vector<uint64_t>& blocks) {
   const auto world = static_cast<int>(blocks.size());
   for (int rank = 0; rank < world; ++rank) {
     for (int from = 0; from < world; ++from) {
-      const auto index = static_cast<uint16_t>(kOutput + from);
+      const auto index = static_cast<uint16_t>(kBlocks + from);
       REQUIRE(simulation.buffer(op, rank, index) == input(from, blocks[static_cast<size_t>(from)]));
     }
   }
@@ -81,8 +74,8 @@ TEST_CASE("all_gather: every block everywhere, of any sizes, for any room") {
           CAPTURE(algorithm);
           CAPTURE(blocks);
           REQUIRE(simulation.run() == "");
-          checkOutputs(simulation, 0, blocks);
-          checkOutputs(simulation, 1, blocks);
+          checkBlockss(simulation, 0, blocks);
+          checkBlockss(simulation, 1, blocks);
         }
       }
     }
@@ -90,7 +83,7 @@ TEST_CASE("all_gather: every block everywhere, of any sizes, for any room") {
     Simulation simulation(4, kByte, seed++, 100000);
     simulation.add(operation(named(algorithm), allGatherSpec(large)));
     REQUIRE(simulation.run() == "");
-    checkOutputs(simulation, 0, large);
+    checkBlockss(simulation, 0, large);
   }
 }
 
@@ -105,16 +98,16 @@ TEST_CASE("all_gather: hops, bytes and coverage are as described, beyond 4 GiB t
     CAPTURE(world);
     CHECK(hopsOf(ring) == world - 1);
     CHECK(hopsOf(direct) == (world == 1 ? 0 : 1));
-    std::vector<uint64_t> sizes(kOutput, 0);
+    std::vector<uint64_t> sizes(kBlocks, 0);
     sizes.insert(sizes.end(), blocks.begin(), blocks.end());
     for (size_t i = 0; i < n; ++i) {
-      sizes[kInput] = blocks[i];
+      sizes[kOwn] = blocks[i];
       CHECK(bytesSent(ring[i]) == total - blocks[(i + 1) % n]);
       CHECK(bytesSent(direct[i]) == (n - 1) * blocks[i]);
       for (const Plan& plan : {ring[i], direct[i]}) {
         CHECK(checkPlan(plan, static_cast<int>(i), world, sizes, 1) == "");
         for (size_t from = 0; from < n; ++from) {
-          CHECK(writesEachByteOnce(plan, static_cast<uint16_t>(kOutput + from), blocks[from]));
+          CHECK(writesEachByteOnce(plan, static_cast<uint16_t>(kBlocks + from), blocks[from]));
         }
       }
     }

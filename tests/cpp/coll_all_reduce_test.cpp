@@ -1,6 +1,6 @@
 #include "coll/blocks.h"
 #include "coll/select.h"
-#include "sim.h"
+#include "coll_elements.h"
 
 #include <doctest/doctest.h>
 
@@ -15,31 +15,11 @@ namespace {
 
 constexpr const char* kNames[] = {"ring", "direct", "scatter-gather"};
 
-template <typename T>
-T load(const uint8_t* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-template <typename T>
-void store(uint8_t* to, T value) {
-  std::memcpy(to, &value, sizeof(T));
-}
-
 // Exact sums; the order cannot be seen.
 const Element kInteger = {
     8,
     [](uint8_t* dst, const uint8_t* src) { store(dst, load<uint64_t>(dst) + load<uint64_t>(src)); },
     [](uint8_t* dst) { store(dst, load<uint64_t>(dst) * 3 + 7); }};
-
-// dst op src is neither commutative nor associative: the result tells the order of all operands.
-constexpr uint64_t kTraceFactor = 0x100000001b3;
-const Element kTrace = {8,
-                        [](uint8_t* dst, const uint8_t* src) {
-                          store(dst, load<uint64_t>(dst) * kTraceFactor + load<uint64_t>(src));
-                        },
-                        [](uint8_t* dst) { store(dst, load<uint64_t>(dst) ^ 0x5555); }};
 
 const Element kFloat = {
     4, [](uint8_t* dst, const uint8_t* src) { store(dst, load<float>(dst) + load<float>(src)); },

@@ -1,5 +1,5 @@
 #include "coll/select.h"
-#include "sim.h"
+#include "coll_elements.h"
 
 #include <doctest/doctest.h>
 
@@ -12,8 +12,6 @@ namespace {
 
 constexpr const char* kNames[] = {"chain", "tree"};
 
-const Element kByte = {1, nullptr, nullptr};
-
 CollectiveSpec broadcastSpec(int world, int root, uint64_t count) {
   CollectiveSpec spec;
   spec.kind = Collective::kBroadcast;
@@ -25,17 +23,10 @@ CollectiveSpec broadcastSpec(int world, int root, uint64_t count) {
 
 const Algorithm& named(const char* name) { return **findAlgorithm(Collective::kBroadcast, name); }
 
-Bytes randomBytes(uint64_t seed, uint64_t count) {
-  Random random(seed);
-  Bytes bytes(count);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next());
-  return bytes;
-}
-
 void checkRun(const char* algorithm, int world, int root, uint64_t count, uint64_t seed,
               uint64_t capacity) {
   Simulation simulation(world, kByte, seed, capacity);
-  const Bytes sent = randomBytes(seed, count);
+  const Bytes sent = randomBytes(root, seed, count);
   // Twice: the second operation's bytes are right behind the first one's.
   for (int i = 0; i < 2; ++i) {
     std::vector<RankOp> ranks;

@@ -4,10 +4,10 @@
 #include "coll/select.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +31,13 @@ inline Plans plansOf(const Algorithm& algorithm, CollectiveSpec spec) {
   for (spec.rank = 0; spec.rank < spec.world; ++spec.rank) {
     plans.push_back(makePlan(algorithm, spec));
   }
+  return plans;
+}
+
+// By rank, for what not every rank knows in full.
+inline Plans plansOf(const Algorithm& algorithm, const std::vector<CollectiveSpec>& specs) {
+  Plans plans;
+  for (const CollectiveSpec& spec : specs) plans.push_back(makePlan(algorithm, spec));
   return plans;
 }
 
@@ -65,7 +72,7 @@ inline std::string checkStep(const Plan& plan, size_t index, int rank, int world
   }
   std::string error;
   if (step.kind != StepKind::kSend) error = checkInside(step.dst, step.bytes, sizes, elementSize);
-  if (error.empty() && !isReceive(step)) {
+  if (error.empty() && step.kind != StepKind::kRecv) {
     error = checkInside(step.src, step.bytes * step.parts, sizes, elementSize);
   }
   return error;
@@ -85,87 +92,103 @@ inline std::string checkPlan(const Plan& plan, int rank, int world, std::vector<
 }
 
 // Messages that have to follow each other from the start of the operation to its end on the last
-// rank, or -1 if they wait for each other in a circle or do not match.
+// rank, or -1 if they wait for each other in a circle or do not match. Goes through the plans as
+// the engine does, each queue (sends to a peer, receives from one, local steps) in its order.
 class HopCounter {
  public:
-  explicit HopCounter(const Plans& plans) : plans_(plans), known_(plans.size()) {
+  explicit HopCounter(const Plans& plans)
+      : plans_(plans), hops_(plans.size()), most_(plans.size(), {0}) {
     for (size_t rank = 0; rank < plans.size(); ++rank) {
-      known_[rank].resize(plans[rank].steps.size());
-      for (size_t i = 0; i < plans[rank].steps.size(); ++i) {
-        const Step& step = plans[rank].steps[i];
-        const auto self = static_cast<int>(rank);
-        if (step.kind == StepKind::kSend) sends_[{self, step.peer}].push_back(i);
-        if (isReceive(step)) receives_[{step.peer, self}].push_back(i);
+      const auto self = static_cast<int>(rank);
+      const std::vector<Step>& steps = plans[rank].steps;
+      hops_[rank].resize(steps.size(), -1);
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const bool local = steps[i].peer < 0;
+        queues_[{self, isReceive(steps[i]), local ? self : steps[i].peer, local}].push_back(i);
       }
     }
   }
 
   int count() {
     if (!matched()) return -1;
+    std::map<Key, size_t> heads;
     for (bool progress = true; progress;) {
       progress = false;
-      for (size_t rank = 0; rank < plans_.size(); ++rank) {
-        for (size_t i = 0; i < plans_[rank].steps.size(); ++i) {
-          if (known_[rank][i]) continue;
-          known_[rank][i] = hopsOf(rank, i);
-          progress = progress || known_[rank][i];
+      for (const auto& [key, queue] : queues_) {
+        size_t& head = heads[key];
+        while (head < queue.size() && advance(key, queue[head], head)) {
+          ++head;
+          progress = true;
         }
       }
     }
     int most = 0;
-    for (const auto& steps : known_) {
-      for (const auto& hops : steps) {
-        if (!hops) return -1;
-        most = std::max(most, *hops);
-      }
+    for (size_t rank = 0; rank < plans_.size(); ++rank) {
+      if (most_[rank].size() <= hops_[rank].size()) return -1;
+      most = std::max(most, most_[rank].back());
     }
     return most;
   }
 
  private:
-  using Link = std::pair<int, int>;  // from, to
+  struct Key {
+    int rank;
+    bool receives;
+    int peer;
+    bool local;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  const Step& stepOf(int rank, size_t index) const {
+    return plans_[static_cast<size_t>(rank)].steps[index];
+  }
+  const std::vector<size_t>* queueOf(const Key& key) const {
+    const auto found = queues_.find(key);
+    return found == queues_.end() ? nullptr : &found->second;
+  }
 
   bool matched() const {
-    if (sends_.size() != receives_.size()) return false;
-    for (const auto& [link, sends] : sends_) {
-      const auto found = receives_.find(link);
-      if (found == receives_.end() || found->second.size() != sends.size()) return false;
-      for (size_t k = 0; k < sends.size(); ++k) {
-        const Step& send = plans_[static_cast<size_t>(link.first)].steps[sends[k]];
-        const Step& recv = plans_[static_cast<size_t>(link.second)].steps[found->second[k]];
-        if (send.bytes != recv.bytes) return false;
+    for (const auto& [key, queue] : queues_) {
+      if (key.local) continue;
+      const auto* other = queueOf({key.peer, !key.receives, key.rank, false});
+      if (other == nullptr || other->size() != queue.size()) return false;
+      for (size_t k = 0; k < queue.size(); ++k) {
+        if (stepOf(key.rank, queue[k]).bytes != stepOf(key.peer, (*other)[k]).bytes) return false;
       }
     }
     return true;
   }
 
-  std::optional<int> hopsOf(size_t rank, size_t index) const {
-    const Step& step = plans_[rank].steps[index];
-    int hops = 0;
-    for (uint32_t i = 0; i < step.after; ++i) {
-      if (!known_[rank][i]) return std::nullopt;
-      hops = std::max(hops, *known_[rank][i]);
-    }
+  // Whether step `index`, the k-th of its queue, can be through by now; if so it is.
+  bool advance(const Key& key, size_t index, size_t k) {
+    const Step& step = stepOf(key.rank, index);
+    std::vector<int>& mine = hops_[static_cast<size_t>(key.rank)];
+    std::vector<int>& most = most_[static_cast<size_t>(key.rank)];
+    if (most.size() <= step.after) return false;
+    int hops = most[step.after];
     if (step.follow >= 0) {
-      const auto& followed = known_[rank][static_cast<size_t>(step.follow)];
-      if (!followed) return std::nullopt;
-      hops = std::max(hops, *followed);
+      const int followed = mine[static_cast<size_t>(step.follow)];
+      if (followed < 0) return false;
+      hops = std::max(hops, followed);
     }
-    if (isReceive(step)) {
-      const Link link{step.peer, static_cast<int>(rank)};
-      const auto& receives = receives_.at(link);
-      const auto k = std::find(receives.begin(), receives.end(), index) - receives.begin();
-      const size_t sent = sends_.at(link)[static_cast<size_t>(k)];
-      const auto& send = known_[static_cast<size_t>(step.peer)][sent];
-      if (!send) return std::nullopt;
-      hops = std::max(hops, *send + 1);
+    if (key.receives) {
+      const size_t sent = (*queueOf({key.peer, false, key.rank, false}))[k];
+      const int send = hops_[static_cast<size_t>(key.peer)][sent];
+      if (send < 0) return false;
+      hops = std::max(hops, send + 1);
     }
-    return hops;
+    mine[index] = hops;
+    while (most.size() <= mine.size() && mine[most.size() - 1] >= 0) {
+      most.push_back(std::max(most.back(), mine[most.size() - 1]));
+    }
+    return true;
   }
 
   const Plans& plans_;
-  std::vector<std::vector<std::optional<int>>> known_;
-  std::map<Link, std::vector<size_t>> sends_, receives_;
+  std::map<Key, std::vector<size_t>> queues_;
+  std::vector<std::vector<int>> hops_;  // by rank, by step; -1: not through
+  std::vector<std::vector<int>>
+      most_;  // by rank: of the first 0, 1, .. steps, while all are through
 };
 
 inline int hopsOf(const Plans& plans) { return HopCounter(plans).count(); }

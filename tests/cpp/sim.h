@@ -70,6 +70,7 @@ class Simulation {
         seed_(seed),
         capacity_(capacity),
         random_(seed),
+        localsInOrder_(random_.below(2) == 0),
         links_(static_cast<size_t>(world) * static_cast<size_t>(world)),
         held_(static_cast<size_t>(world), false) {}
 
@@ -155,7 +156,7 @@ class Simulation {
                             : steps[i].kind == StepKind::kReduce ? StepKind::kCopy
                                                                  : steps[i].kind;
       auto actor = actors_.end();
-      if (kind != StepKind::kCopy) {
+      if (kind != StepKind::kCopy || localsInOrder_) {
         actor = std::find_if(actors_.begin(), actors_.end(), [&](const Actor& a) {
           return a.rank == rank && a.kind == kind && a.peer == steps[i].peer;
         });
@@ -287,7 +288,9 @@ class Simulation {
     if (step.kind == StepKind::kRecv) {
       std::memcpy(dst, src, bytes);
     } else {
+      const uint8_t* own = at(item.op, rank, step.src) + receiving.done;
       for (uint64_t i = 0; i < bytes; i += element_.size) {
+        std::memmove(dst + i, own + i, element_.size);
         element_.accumulate(dst + i, src + i);
         if (step.finish) element_.finish(dst + i);
       }
@@ -372,6 +375,7 @@ class Simulation {
   uint64_t seed_;
   uint64_t capacity_;
   Random random_;
+  const bool localsInOrder_;  // a rank's local steps, one after another: both ways are allowed
   std::vector<std::vector<OpState>> ops_;  // by operation, by rank
   std::vector<Link> links_;                // by sender, by receiver
   std::vector<Actor> actors_;
