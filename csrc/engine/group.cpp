@@ -59,6 +59,13 @@ void Group::prepare(const std::string& secret) {
     share.isa = engine_.isa();
     shares_.push_back(std::make_unique<Share>(share));
   }
+  Mailbox::Setup mail;
+  mail.host = this;
+  mail.loop = &loopOf(0);
+  mail.rank = spec_.rank;
+  mail.world = spec_.world;
+  mail.sliceBytes = static_cast<uint32_t>(spec_.options.sliceBytes);
+  mailbox_ = std::make_unique<Mailbox>(mail);
 }
 
 // Everybody's addresses are known: from here on this rank can dial.
@@ -90,15 +97,23 @@ std::string Group::peerName(int peer) const {
 }
 
 uint64_t Group::partsOf(const OpDesc& desc) const {
+  if (desc.transfer != OpDesc::Transfer::kNone) {
+    return 1;
+  }
   // A barrier takes part in every share, since it orders what is in flight in each.
   return desc.kind == Collective::kBarrier || totalBytes(desc) / shares_.size() >= kLeastShareBytes
              ? shares_.size()
              : 1;
 }
 
+bool Group::mayAssist(const OpDesc& desc) const {
+  return totalBytes(desc) <= kAssistBytes && partsOf(desc) == 1;
+}
+
 std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, bool waits) {
+  const bool collective = desc.transfer == OpDesc::Transfer::kNone;
   const uint64_t parts = partsOf(desc);
-  const bool assisted = waits && parts == 1 && totalBytes(desc) <= kAssistBytes;
+  const bool assisted = waits && mayAssist(desc);
   std::unique_lock<std::mutex> lock(mutex_);
   auto op = std::make_shared<Op>(std::move(desc), sequence_, Clock::now());
   const Status failure = engine_.forked()
@@ -109,17 +124,24 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
   if (!failure.ok()) {
     lock.unlock();
     op->onDone(std::move(onDone));
-    op->expectShares(1);
     op->completeShare(failure);
     return op;
   }
-  ++sequence_;
-  op->expectShares(static_cast<int>(parts));
-  op->onDone(shares_.size() == 1 ? std::move(onDone) : resumingAll(std::move(onDone)));
-  orderByMemory(op);
+  if (collective) {
+    ++sequence_;
+    op->expectShares(static_cast<int>(parts));
+    op->onDone(shares_.size() == 1 ? std::move(onDone) : resumingAll(std::move(onDone)));
+    orderByMemory(op);
+  } else {
+    op->onDone(std::move(onDone));
+  }
   for (uint64_t part = 0; part < parts; ++part) {
-    auto task = [self = shared_from_this(), op, part, parts] {
-      self->shares_[part]->start(op, part, parts);
+    auto task = [self = shared_from_this(), op, part, parts, collective] {
+      if (collective) {
+        self->shares_[part]->start(op, part, parts);
+      } else {
+        self->mailbox_->start(op);
+      }
     };
     if (assisted) {
       loopOf(part).postQuietly(std::move(task));
@@ -157,7 +179,7 @@ std::function<void(Op&)> Group::resumingAll(std::function<void(Op&)> onDone) {
 }
 
 bool Group::wait(Op& op, TimePoint until) {
-  if (!op.done() && totalBytes(op.desc()) <= kAssistBytes && partsOf(op.desc()) == 1) {
+  if (!op.done() && mayAssist(op.desc())) {
     loopOf(0).assist([&op] { return op.done(); }, until, spin_);
     if (!op.done() && Clock::now() < until) {
       // Another thread assists; it, or the loop's own thread after it, does our work too.
@@ -207,6 +229,7 @@ void Group::endEverywhere(const Status& cause, bool leaving) {
     loopOf(lane).post(
         [self = shared_from_this(), cause, lane] { self->shares_[lane]->abandon(cause); });
   }
+  loopOf(0).post([self = shared_from_this(), cause] { self->mailbox_->abandon(cause); });
 }
 
 void Group::close() {
@@ -241,6 +264,11 @@ void Group::wantPeer(int peer, TimePoint deadline) {
       [self = shared_from_this(), peer, deadline] { self->peers_->connect(peer, deadline); });
 }
 
+void Group::wantMailFrom(int peer, TimePoint deadline) {
+  controlLoop().post(
+      [self = shared_from_this(), peer, deadline] { self->peers_->connectMail(peer, deadline); });
+}
+
 void Group::laneLost(int peer, int error) {
   controlLoop().post(
       [self = shared_from_this(), peer, error] { self->peers_->laneLost(peer, error); });
@@ -254,6 +282,12 @@ void Group::timedOut(int peer, uint64_t sequence, const Status& verdict) {
 
 void Group::laneConnected(int peer, int lane, UniqueFd fd) {
   auto socket = std::make_shared<UniqueFd>(std::move(fd));
+  if (lane == peers_->mailLane()) {
+    loopOf(0).post([self = shared_from_this(), peer, socket] {
+      self->mailbox_->attach(peer, std::move(*socket));
+    });
+    return;
+  }
   loopOf(static_cast<size_t>(lane)).post([self = shared_from_this(), peer, lane, socket] {
     self->shares_[static_cast<size_t>(lane)]->attach(peer, std::move(*socket));
   });

@@ -2,6 +2,7 @@
 
 #include "base/options.h"
 #include "engine/engine.h"
+#include "engine/mailbox.h"
 #include "engine/op.h"
 #include "engine/peers.h"
 #include "engine/rendezvous.h"
@@ -75,6 +76,7 @@ class Group final : public std::enable_shared_from_this<Group>,
 
   // ShareHost, PeersObserver: on loops.
   void wantPeer(int peer, TimePoint deadline) override;
+  void wantMailFrom(int peer, TimePoint deadline) override;
   void laneLost(int peer, int error) override;
   void fail(const Status& cause) override;
   void timedOut(int peer, uint64_t sequence, const Status& verdict) override;
@@ -95,6 +97,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   std::function<void(Op&)> resumingAll(std::function<void(Op&)> onDone);
   void orderByMemory(const std::shared_ptr<Op>& op);
   uint64_t partsOf(const OpDesc& desc) const;
+  bool mayAssist(const OpDesc& desc) const;
   void endEverywhere(const Status& cause, bool leaving);
 
   Engine& engine_;
@@ -104,6 +107,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   size_t number_ = 0;
   Duration spin_{};
   std::vector<std::unique_ptr<Share>> shares_;  // one a lane, each on its loop
+  std::unique_ptr<Mailbox> mailbox_;            // on the loop of lane 0
   std::unique_ptr<Peers> peers_;                // on the control loop
 
   mutable std::mutex mutex_;        // guards what follows, and the order of posting operations

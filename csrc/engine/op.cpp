@@ -26,6 +26,18 @@ std::string describeCall(const FrameHeader& signature) {
   return text + ")";
 }
 
+std::string Op::describe() const {
+  if (desc_.transfer == OpDesc::Transfer::kNone) {
+    return describeCall(signature_);
+  }
+  const bool sends = desc_.transfer == OpDesc::Transfer::kSend;
+  const std::string peer =
+      desc_.peer == kAnyPeer ? "any rank" : "rank " + std::to_string(desc_.peer);
+  return std::string(sends ? "send to " : "recv from ") + peer + " (" +
+         std::to_string(desc_.count) + " x " + dtypeName(desc_.dtype) + ", tag " +
+         std::to_string(desc_.tag) + ")";
+}
+
 Op::Op(OpDesc desc, uint64_t sequence, TimePoint start)
     : desc_(std::move(desc)), deadline_(start + desc_.timeout) {
   signature_.collective = static_cast<uint8_t>(desc_.kind);

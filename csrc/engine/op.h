@@ -18,6 +18,8 @@
 
 namespace ringcomm {
 
+inline constexpr int kAnyPeer = -1;
+
 struct Buffer {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
@@ -34,6 +36,12 @@ struct OpDesc {
   Scaled scaled = Scaled::kNo;
   int root = -1;
   uint64_t count = 0;  // elements, as every rank must give them: the signature
+  // Point-to-point instead of a collective: one buffer to or from `peer` (kAnyPeer: from whoever
+  // sends first).
+  enum class Transfer : uint8_t { kNone, kSend, kReceive };
+  Transfer transfer = Transfer::kNone;
+  int peer = kAnyPeer;
+  int tag = 0;
   std::vector<Buffer> buffers;
   Duration timeout{};
 };
@@ -52,7 +60,11 @@ class Op {
   TimePoint deadline() const noexcept { return deadline_; }
   // What every frame of this operation says; message, length and offset are the frame's own.
   const FrameHeader& signature() const noexcept { return signature_; }
-  std::string describe() const { return describeCall(signature_); }
+  std::string describe() const;
+
+  // A receive: from whom it came; read only when done.
+  int source() const noexcept { return source_; }
+  void setSource(int peer) noexcept { source_ = peer; }
 
   // Before the operation is handed to the shares: how many there are, and whom to tell on the loop
   // that completes it. `onDone` must be quick, must not throw and must not wait.
@@ -87,6 +99,7 @@ class Op {
   std::vector<std::weak_ptr<Op>> earlier_;
   std::atomic<bool> awaited_{false};
   std::atomic<int> remaining_{1};
+  int source_ = kAnyPeer;
   std::atomic<bool> done_{false};
   std::mutex mutex_;
   std::condition_variable wake_;

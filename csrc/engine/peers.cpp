@@ -16,12 +16,15 @@ constexpr std::chrono::milliseconds kVerdictTime{250};
 constexpr std::chrono::milliseconds kAnswerTime{400};
 constexpr std::chrono::milliseconds kVictimTime{800};
 
+// How long a rank that was asked to dial may take; the one who asked has its own deadline.
+constexpr std::chrono::seconds kKnockTime{60};
+
 }  // namespace
 
 Peers::Peers(Setup setup)
     : setup_(std::move(setup)), loop_(*setup_.loop), peers_(static_cast<size_t>(setup_.world)) {
   for (Peer& peer : peers_) {
-    peer.laneSeen.assign(static_cast<size_t>(setup_.lanes), false);
+    peer.laneSeen.assign(static_cast<size_t>(setup_.lanes) + 1, false);
   }
 }
 
@@ -30,28 +33,61 @@ Peers::~Peers() { close(); }
 void Peers::introduce(std::vector<Candidates> candidates, std::vector<std::string> names) {
   candidates_ = std::move(candidates);
   names_ = std::move(names);
+  for (int peer = 0; peer < setup_.world; ++peer) {
+    if (at(peer).knocked) {
+      answerKnock(peer);
+    }
+  }
 }
 
 std::string Peers::name(int peer) const {
   return names_.empty() ? "rank " + std::to_string(peer) : names_[static_cast<size_t>(peer)];
 }
 
-void Peers::connect(int peer, TimePoint deadline) {
-  Peer& state = at(peer);
-  if (state.wanted || closed_ || failed_) {
-    return;
+// False when there is nobody to connect with, or no more.
+bool Peers::mayConnect(int peer) {
+  if (closed_ || failed_) {
+    return false;
   }
-  state.wanted = true;
-  if (state.left) {
+  if (at(peer).left) {
     fail(Code::kPeerLost, name(peer) + " has left the group", peer);
+    return false;
+  }
+  return true;
+}
+
+void Peers::connect(int peer, TimePoint deadline) {
+  if (at(peer).wanted || !mayConnect(peer)) {
     return;
   }
+  at(peer).wanted = true;
   if (peer < setup_.rank) {
     return;  // it dials as soon as it needs us, too
   }
-  dial(peer, ConnectionKind::kControl, 0, deadline);
+  dialControl(peer, deadline);
   for (int lane = 0; lane < setup_.lanes && !failed_; ++lane) {
     dial(peer, ConnectionKind::kData, lane, deadline);
+  }
+}
+
+void Peers::connectMail(int peer, TimePoint deadline) {
+  if (at(peer).mailWanted || !mayConnect(peer)) {
+    return;
+  }
+  at(peer).mailWanted = true;
+  if (peer < setup_.rank) {
+    // It may have no message for us and so no reason to dial.
+    dial(peer, ConnectionKind::kKnock, mailLane(), deadline);
+    return;
+  }
+  dialControl(peer, deadline);
+  dial(peer, ConnectionKind::kData, mailLane(), deadline);
+}
+
+void Peers::dialControl(int peer, TimePoint deadline) {
+  if (!at(peer).controlDialed) {
+    at(peer).controlDialed = true;
+    dial(peer, ConnectionKind::kControl, 0, deadline);
   }
 }
 
@@ -99,13 +135,18 @@ GroupKey Peers::admit(const Hello& hello) const {
   if (hello.worldSize != setup_.world) {
     return {Refusal::kWrongWorld, {}};
   }
-  if (hello.toRank != setup_.rank || hello.fromRank >= setup_.rank) {
+  const bool knocks = hello.kind == ConnectionKind::kKnock;
+  const bool mayDial = knocks ? hello.fromRank > setup_.rank : hello.fromRank < setup_.rank;
+  if (hello.toRank != setup_.rank || !mayDial) {
     return {Refusal::kWrongRank, {}};
   }
   const Peer& peer = peers_[static_cast<size_t>(hello.fromRank)];
   const bool control = hello.kind == ConnectionKind::kControl;
-  if (!control && hello.lane >= setup_.lanes) {
+  if (!control && hello.lane > mailLane()) {
     return {Refusal::kMalformed, {}};
+  }
+  if (knocks) {
+    return {Refusal::kNone, setup_.secret};
   }
   if (control ? peer.controlSeen : peer.laneSeen[hello.lane]) {
     return {Refusal::kDuplicate, {}};
@@ -125,6 +166,12 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
     return;
   }
   Peer& state = at(peer);
+  if (kind == ConnectionKind::kKnock) {
+    if (peer > setup_.rank) {
+      answerKnock(peer);
+    }
+    return;  // either way the connection has done its work
+  }
   if (kind == ConnectionKind::kData) {
     state.laneSeen[static_cast<size_t>(lane)] = true;
     setup_.observer->laneConnected(peer, lane, std::move(fd));
@@ -139,6 +186,14 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
   const Status started = state.control->start();
   if (!started.ok()) {
     fail(started.code(), started.message(), -1);
+  }
+}
+
+// A knock may come before this rank knows the addresses; introduce() goes on from there.
+void Peers::answerKnock(int peer) {
+  at(peer).knocked = true;
+  if (!candidates_.empty()) {
+    connectMail(peer, Clock::now() + kKnockTime);
   }
 }
 

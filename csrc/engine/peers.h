@@ -53,8 +53,12 @@ class Peers {
   // Where everybody is and how to call them ("rank 2 (host)"), by rank; before any connect().
   void introduce(std::vector<Candidates> candidates, std::vector<std::string> names);
 
-  // Sees to it that there is a connection, now or when the peer comes, by the deadline.
+  // Sees to it that there are lanes for collectives, now or when the peer comes, by the deadline.
   void connect(int peer, TimePoint deadline);
+  // The same for the lane of point-to-point messages; there the peer is asked to come.
+  void connectMail(int peer, TimePoint deadline);
+  // The number of that lane, behind those for collectives.
+  int mailLane() const noexcept { return setup_.lanes; }
 
   // Whether a dialer with this hello is expected; what it gets to prove.
   GroupKey admit(const Hello& hello) const;
@@ -77,6 +81,9 @@ class Peers {
  private:
   struct Peer {
     bool wanted = false;
+    bool mailWanted = false;
+    bool controlDialed = false;
+    bool knocked = false;
     bool left = false;  // said goodbye
     bool controlSeen = false;
     std::vector<bool> laneSeen;
@@ -86,8 +93,11 @@ class Peers {
     Status suspicion;  // what to say when a suspect proves guilty
   };
 
+  bool mayConnect(int peer);
   void dial(int peer, ConnectionKind kind, int lane, TimePoint deadline);
+  void dialControl(int peer, TimePoint deadline);
   void established(UniqueFd fd, int peer, ConnectionKind kind, int lane);
+  void answerKnock(int peer);
   void onMessage(int peer, const ControlMessage& message);
   void onControlEnded(int peer, const Status& why);
   void onAnswer(int peer, const ControlMessage& answer);

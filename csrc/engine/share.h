@@ -4,25 +4,13 @@
 #include "engine/channel.h"
 #include "engine/op.h"
 #include "engine/run.h"
+#include "engine/share_host.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace ringcomm {
-
-// What a share needs from its group. Callable from the share's loop.
-class ShareHost {
- public:
-  virtual void wantPeer(int peer, TimePoint deadline) = 0;
-  virtual void laneLost(int peer, int error) = 0;
-  virtual void fail(const Status& cause) = 0;
-  virtual void timedOut(int peer, uint64_t sequence, const Status& verdict) = 0;
-  virtual std::string peerName(int peer) const = 0;
-
- protected:
-  ~ShareHost() = default;
-};
 
 // A group's part on one loop: the operations in flight there, and a channel to each peer. An
 // operation over several lanes has a run in several shares, each over its own range of elements;

@@ -102,7 +102,7 @@ const char* problemOf(const Hello& hello) noexcept {
   if (hello.fromRank == hello.toRank) {
     return "a rank that dials itself";
   }
-  if (hello.kind != ConnectionKind::kData && hello.kind != ConnectionKind::kControl) {
+  if (hello.kind < ConnectionKind::kData || hello.kind > ConnectionKind::kKnock) {
     return "an unknown kind of connection";
   }
   return nullptr;

@@ -34,7 +34,8 @@ using Nonce = std::array<std::byte, 32>;
 
 inline GroupId groupIdOf(std::string_view groupName) noexcept { return sha256(asBytes(groupName)); }
 
-enum class ConnectionKind : uint8_t { kData = 1, kControl = 2 };
+// kKnock carries nothing: it asks the lower rank, which is the one that dials, to do so now.
+enum class ConnectionKind : uint8_t { kData = 1, kControl = 2, kKnock = 3 };
 
 // What a connection is for; all of it is bound by the MACs.
 struct Hello {

@@ -1,135 +1,43 @@
 #include "torch/backend.h"
 
+#include "torch/batch.h"
+#include "torch/monitored_barrier.h"
+#include "torch/process.h"
+#include "torch/reductions.h"
 #include "torch/store_rendezvous.h"
-#include "torch/tensors.h"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include <iostream>
-#include <mutex>
+#include <algorithm>
 #include <utility>
 
 namespace ringcomm {
 
 namespace {
 
-// Never destroyed: at interpreter exit a callback may still be running in it.
-ElasticPool& completers() {
-  static auto* pool = new ElasticPool;
-  return *pool;
-}
+using c10d::OpType;
 
-LogLevel logLevelOf(const std::string& name) {
-  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
-  for (int level = 0; level < 4; ++level) {
-    if (name == kNames[level]) {
-      return static_cast<LogLevel>(level);
-    }
-  }
-  TORCH_CHECK_VALUE(false, "ringcomm: option log_level is '", name,
-                    "'; allowed: debug, info, warning, error");
-}
-
-Logger stderrLogger(const Options& options, int rank) {
-  const std::string prefix = "[ringcomm rank " + std::to_string(rank) + "] ";
-  return {logLevelOf(options.logLevel), [prefix](LogLevel, const std::string& text) {
-            std::cerr << prefix + text + "\n" << std::flush;
-          }};
-}
-
-// The process's one engine, made for its first group and gone with its last: a process that has
-// left all groups has no thread and no port of ours.
-std::shared_ptr<Engine> sharedEngine(const Options& options, int localRanks, int rank) {
-  static std::mutex mutex;
-  static std::weak_ptr<Engine> current;
-  std::lock_guard<std::mutex> lock(mutex);
-  std::shared_ptr<Engine> engine = current.lock();
-  if (engine == nullptr || engine->forked()) {
-    auto made = Engine::create(options, localRanks, stderrLogger(options, rank));
-    if (!made.ok()) {
-      std::rethrow_exception(exceptionOf(made.status(), "starting"));
-    }
-    engine = *made;
-    current = engine;
-  }
-  return engine;
-}
-
-// The caller's own scaling before a sum, and what remains for the engine to do.
-struct Reduction {
-  ReduceOp op = ReduceOp::kSum;
-  OpDesc::Scaled scaled = OpDesc::Scaled::kNo;
-};
-
-// PREMUL_SUM multiplies here. So does AVG in float16, whose sum may overflow where the average does
-// not; in the other types the sum is divided at the end, which loses less.
-Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int world) {
-  using Type = c10d::ReduceOp::RedOpType;
-  switch (op.op_) {
-    case Type::PREMUL_SUM: {
-      const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-      if (factor->tensor_factor.defined()) {
-        memory.mul_(factor->tensor_factor.reshape({}));  // memory may have no dimension
-      } else {
-        memory.mul_(factor->double_factor);
-      }
-      return {ReduceOp::kSum, OpDesc::Scaled::kByFactor};
-    }
-    case Type::AVG:
-      if (memory.scalar_type() == at::kHalf) {
-        memory.mul_(1.0 / world);
-        return {ReduceOp::kSum, OpDesc::Scaled::kByWorld};
-      }
-      return {ReduceOp::kAvg};
-    case Type::SUM:
-      return {ReduceOp::kSum};
-    case Type::PRODUCT:
-      return {ReduceOp::kProduct};
-    case Type::MIN:
-      return {ReduceOp::kMin};
-    case Type::MAX:
-      return {ReduceOp::kMax};
-    case Type::BAND:
-      return {ReduceOp::kBand};
-    case Type::BOR:
-      return {ReduceOp::kBor};
-    case Type::BXOR:
-      return {ReduceOp::kBxor};
-    default:
-      TORCH_CHECK_VALUE(false, "ringcomm: unknown reduce op ", static_cast<int>(op.op_));
-  }
-}
-
-// Before anything is scaled or sent: whether the reduction exists for the elements, and its factor.
-void checkReducible(const at::Tensor& tensor, const c10d::ReduceOp& op, Isa isa,
-                    const char* doing) {
-  using Type = c10d::ReduceOp::RedOpType;
-  const bool scaled = op.op_ == Type::PREMUL_SUM;
-  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
-                               ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBand,
-                               ReduceOp::kBor, ReduceOp::kBxor};
-  TORCH_CHECK_VALUE(scaled || op.op_ <= Type::BXOR, "ringcomm: ", doing, ": unknown reduce op");
-  const ReduceOp wanted = scaled ? ReduceOp::kSum : kOps[op.op_];
-  const DType dtype = dtypeOf(tensor.scalar_type(), doing);
-  TORCH_CHECK_TYPE(
-      findKernel(dtype, wanted, isa) != nullptr && (!scaled || tensor.is_floating_point()),
-      "ringcomm: ", doing, " with ", scaled ? "premul_sum" : reduceOpName(wanted),
-      " is not defined for tensors of dtype ", dtypeName(dtype));
-  if (scaled) {
-    const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-    TORCH_CHECK_VALUE(factor != nullptr, "ringcomm: ", doing, ": premul_sum without a factor");
-  }
-}
-
-void checkSingle(const RingBackend::Tensors& tensors, const char* doing) {
+const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing,
                     ": requires a single-element tensor list, got ", tensors.size());
-  checkTensor(tensors[0], doing);
+  return tensors[0];
 }
 
-// A tensor that receives what is of the first one's dtype.
+void checkElements(const at::Tensor& tensor, int64_t elements, const char* doing) {
+  TORCH_CHECK_VALUE(tensor.numel() == elements, "ringcomm: ", doing,
+                    ": invalid tensor size: expected ", elements, " elements, got ", tensor.numel(),
+                    " in a tensor of sizes ", tensor.sizes());
+}
+
+int checkRoot(int64_t root, int64_t rootTensor, int size, const char* doing) {
+  TORCH_CHECK_VALUE(root >= 0 && root < size, "ringcomm: ", doing, ": invalid root rank: ", root,
+                    "; allowed: 0 to ", size - 1);
+  TORCH_CHECK_VALUE(rootTensor == 0, "ringcomm: ", doing, ": invalid root tensor: ", rootTensor,
+                    "; allowed: 0");
+  return static_cast<int>(root);
+}
+
 void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* doing) {
-  checkTarget(tensor, doing);
   TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
                     ": invalid tensor type: expected ", first.scalar_type(), ", got ",
                     tensor.scalar_type());
@@ -140,6 +48,8 @@ void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* do
 RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          c10::intrusive_ptr<RingOptions> options, const Place& place)
     : Backend(rank, size),
+      store_(store),
+      place_(place),
       options_(std::move(options)),
       engine_(sharedEngine(options_->values, place.localRanks, rank)) {
   GroupSpec spec;
@@ -176,182 +86,158 @@ c10d::ErrorType RingBackend::getError() {
   }
 }
 
-RingBackend::WorkPtr RingBackend::launch(OpDesc desc, RingWork::Call call,
-                                         std::chrono::milliseconds timeout, bool async) {
-  desc.timeout = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
-  auto work = c10::make_intrusive<RingWork>(group_, completers(), std::move(call));
-  work->start(std::move(desc), !async);
+// One tensor for each rank.
+void RingBackend::checkCount(const Tensors& tensors, const char* doing, const char* which) const {
+  TORCH_CHECK_VALUE(tensors.size() == static_cast<size_t>(getSize()), "ringcomm: ", doing,
+                    ": invalid ", which, " tensor list: it has ", tensors.size(),
+                    " tensors, but the group has ", getSize(), " ranks");
+}
+
+std::vector<int64_t> RingBackend::evenParts(int64_t elements) const {
+  return std::vector<int64_t>(static_cast<size_t>(getSize()), elements);
+}
+
+RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds timeout,
+                                         bool async) {
+  std::vector<OpDesc> ops = batch.takeOps();
+  for (OpDesc& desc : ops) {
+    desc.timeout = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+  }
+  auto work = c10::make_intrusive<RingWork>(group_, completers(), batch.takeCall());
+  work->start(std::move(ops), !async);
   return work;
 }
 
-RingBackend::WorkPtr RingBackend::reduceInPlace(const at::Tensor& memory, RingWork::Call call,
-                                                const c10d::AllreduceOptions& opts) {
-  const Reduction reduction = scaleFirst(memory, opts.reduceOp, getSize());
-  OpDesc desc;
-  desc.kind = Collective::kAllReduce;
-  desc.dtype = dtypeOf(memory.scalar_type(), "all_reduce");
+void RingBackend::addAllReduce(Batch& batch, const at::Tensor& tensor,
+                               const c10d::ReduceOp& op) const {
+  checkTarget(tensor, batch.doing());
+  checkReducible(tensor, op, engine_->isa(), batch.doing());
+  OpDesc& desc = batch.begin(Collective::kAllReduce, tensor);
+  const Reduction reduction = scaleFirst(batch.update(tensor), op, getSize());
   desc.reduceOp = reduction.op;
   desc.scaled = reduction.scaled;
-  desc.count = static_cast<uint64_t>(memory.numel());
-  desc.buffers = {bufferOf(memory)};
-  return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  checkSingle(tensors, "all_reduce");
-  checkTarget(tensors[0], "all_reduce");
-  checkReducible(tensors[0], opts.reduceOp, engine_->isa(), "all_reduce");
-  Flat flat(tensors[0], Flat::Use::kReadWrite);
-  RingWork::Call call;
-  call.type = c10d::OpType::ALLREDUCE;
-  call.title = "ringcomm:all_reduce";
-  call.inputs = tensors;
-  call.outputs = tensors;
-  call.held = {flat.memory()};
-  if (flat.copied()) {
-    call.epilogue = [flat] { flat.copyBack(); };
-  }
-  return reduceInPlace(flat.memory(), std::move(call), opts);
+  Batch batch(OpType::ALLREDUCE, "ringcomm:all_reduce", tensors, tensors);
+  addAllReduce(batch, only(tensors, batch.doing()), opts.reduceOp);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
                                                       const c10d::AllreduceCoalescedOptions& opts) {
-  constexpr const char* kDoing = "all_reduce_coalesced";
-  TORCH_CHECK_VALUE(!tensors.empty(), "ringcomm: ", kDoing, ": requires non-empty tensor list");
+  Batch batch(OpType::ALLREDUCE_COALESCED, "ringcomm:all_reduce", tensors, tensors);
+  TORCH_CHECK_VALUE(!tensors.empty(), "ringcomm: ", batch.doing(),
+                    ": requires non-empty tensor list");
   for (const at::Tensor& tensor : tensors) {
-    checkSame(tensor, tensors[0], kDoing);
+    checkSame(tensor, tensors[0], batch.doing());
+    addAllReduce(batch, tensor, opts.reduceOp);
   }
-  checkReducible(tensors[0], opts.reduceOp, engine_->isa(), kDoing);
-  Packed packed(tensors);
-  RingWork::Call call;
-  call.type = c10d::OpType::ALLREDUCE_COALESCED;
-  call.title = "ringcomm:all_reduce";
-  call.inputs = tensors;
-  call.outputs = tensors;
-  call.held = {packed.memory()};
-  call.epilogue = [packed] { packed.copyBack(); };
-  return reduceInPlace(packed.memory(), std::move(call), opts);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  checkSingle(tensors, "broadcast");
-  TORCH_CHECK_VALUE(opts.rootRank >= 0 && opts.rootRank < getSize(),
-                    "ringcomm: broadcast: invalid root rank: ", opts.rootRank, "; allowed: 0 to ",
-                    getSize() - 1);
-  TORCH_CHECK_VALUE(opts.rootTensor == 0,
-                    "ringcomm: broadcast: invalid root tensor: ", opts.rootTensor, "; allowed: 0");
-  const bool isRoot = opts.rootRank == getRank();
-  if (!isRoot) {
-    checkTarget(tensors[0], "broadcast");
+  Batch batch(OpType::BROADCAST, "ringcomm:broadcast", tensors, tensors);
+  const int root = checkRoot(opts.rootRank, opts.rootTensor, getSize(), batch.doing());
+  const at::Tensor& tensor = only(tensors, batch.doing());
+  batch.begin(Collective::kBroadcast, tensor).root = root;
+  if (root == getRank()) {
+    batch.read(tensor);
+  } else {
+    batch.write(tensor);
   }
-  Flat flat(tensors[0], isRoot ? Flat::Use::kRead : Flat::Use::kWrite);
-  OpDesc desc;
-  desc.kind = Collective::kBroadcast;
-  desc.dtype = dtypeOf(tensors[0].scalar_type(), "broadcast");
-  desc.root = static_cast<int>(opts.rootRank);
-  desc.count = static_cast<uint64_t>(tensors[0].numel());
-  desc.buffers = {flat.buffer()};
-  RingWork::Call call;
-  call.type = c10d::OpType::BROADCAST;
-  call.title = "ringcomm:broadcast";
-  call.inputs = tensors;
-  call.outputs = tensors;
-  call.held = {flat.memory()};
-  if (flat.copied()) {
-    call.epilogue = [flat] { flat.copyBack(); };
-  }
-  return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
-}
-
-// Every rank's `input` into outputs[rank].
-RingBackend::WorkPtr RingBackend::gather(std::vector<Buffer> outputs, const at::Tensor& input,
-                                         RingWork::Call call, const c10d::AllgatherOptions& opts) {
-  OpDesc desc;
-  desc.kind = Collective::kAllGather;
-  desc.dtype = dtypeOf(input.scalar_type(), "all_gather");
-  desc.count = static_cast<uint64_t>(input.numel());
-  desc.buffers = {bufferOf(input)};
-  desc.buffers.insert(desc.buffers.end(), outputs.begin(), outputs.end());
-  return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                             const c10d::AllgatherOptions& opts) {
-  constexpr const char* kDoing = "all_gather";
-  checkSingle(inputs, kDoing);
-  TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", kDoing,
+  Batch batch(OpType::ALLGATHER, "ringcomm:all_gather", inputs,
+              outputs.size() == 1 ? outputs[0] : Tensors());
+  const at::Tensor& input = only(inputs, batch.doing());
+  TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", batch.doing(),
                     ": requires a single-element output list, got ", outputs.size());
-  const Tensors& parts = outputs[0];
-  TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(getSize()), "ringcomm: ", kDoing,
-                    ": invalid output tensor list: it has ", parts.size(),
-                    " tensors, but the group has ", getSize(), " ranks");
-  Flat input(inputs[0], Flat::Use::kRead);
-  std::vector<Flat> flats;
-  std::vector<Buffer> buffers;
-  RingWork::Call call;
-  bool copied = false;
-  for (const at::Tensor& part : parts) {
-    checkSame(part, inputs[0], kDoing);
-    TORCH_CHECK_VALUE(part.numel() == inputs[0].numel(), "ringcomm: ", kDoing,
-                      ": invalid tensor size: expected ", inputs[0].sizes(), ", got ",
-                      part.sizes());
-    flats.emplace_back(part, Flat::Use::kWrite);
-    buffers.push_back(flats.back().buffer());
-    call.held.push_back(flats.back().memory());
-    copied = copied || flats.back().copied();
+  checkCount(outputs[0], batch.doing(), "output");
+  batch.begin(Collective::kAllGather, input);
+  batch.read(input);
+  for (const at::Tensor& part : outputs[0]) {
+    checkSame(part, input, batch.doing());
+    checkElements(part, input.numel(), batch.doing());
+    batch.write(part);
   }
-  call.type = c10d::OpType::ALLGATHER;
-  call.title = "ringcomm:all_gather";
-  call.inputs = inputs;
-  call.outputs = parts;
-  call.held.push_back(input.memory());
-  if (copied) {
-    call.epilogue = [flats] {
-      for (const Flat& flat : flats) {
-        if (flat.copied()) {
-          flat.copyBack();
-        }
-      }
-    };
-  }
-  return gather(std::move(buffers), input.memory(), std::move(call), opts);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& opts) {
-  constexpr const char* kDoing = "all_gather_into_tensor";
-  checkTensor(input, kDoing);
-  checkSame(output, input, kDoing);
-  TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "ringcomm: ", kDoing,
-                    ": invalid tensor size: the output has ", output.numel(),
-                    " elements, but must have ", input.numel() * getSize(), " (the input's ",
-                    input.numel(), " times the group's ", getSize(), " ranks)");
-  Flat from(input, Flat::Use::kRead);
-  Flat to(output, Flat::Use::kWrite);
-  const uint64_t blockBytes = from.buffer().bytes;
-  std::vector<Buffer> blocks;
-  for (int rank = 0; rank < getSize(); ++rank) {
-    blocks.push_back({to.buffer().data + static_cast<uint64_t>(rank) * blockBytes, blockBytes});
-  }
-  RingWork::Call call;
-  call.type = c10d::OpType::_ALLGATHER_BASE;
-  call.title = "ringcomm:all_gather";
-  call.inputs = {input};
-  call.outputs = {output};
-  call.held = {from.memory(), to.memory()};
-  if (to.copied()) {
-    call.epilogue = [to] { to.copyBack(); };
-  }
-  return gather(std::move(blocks), from.memory(), std::move(call), opts);
+  Batch batch(OpType::_ALLGATHER_BASE, "ringcomm:all_gather", {input}, {output});
+  checkSame(output, input, batch.doing());
+  checkElements(output, input.numel() * getSize(), batch.doing());
+  batch.begin(Collective::kAllGather, input);
+  batch.read(input);
+  batch.writeParts(output, evenParts(input.numel()));
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
 RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
-  OpDesc desc;
-  desc.kind = Collective::kBarrier;
-  RingWork::Call call;
-  call.type = c10d::OpType::BARRIER;
-  call.title = "ringcomm:barrier";
-  return launch(std::move(desc), std::move(call), opts.timeout, opts.asyncOp);
+  Batch batch(OpType::BARRIER, "ringcomm:barrier", {}, {});
+  batch.beginBarrier();
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer,
+                                           int tag, Batch batch) {
+  const at::Tensor& tensor = only(tensors, batch.doing());
+  TORCH_CHECK_VALUE(peer >= kAnyPeer && peer < getSize(), "ringcomm: ", batch.doing(),
+                    ": invalid rank: ", peer, "; allowed: 0 to ", getSize() - 1);
+  OpDesc& desc = batch.begin(Collective::kBarrier, tensor);
+  desc.transfer = transfer;
+  desc.peer = peer;
+  desc.tag = tag;
+  if (transfer == OpDesc::Transfer::kSend) {
+    batch.read(tensor);
+  } else {
+    batch.write(tensor);
+  }
+  return launch(std::move(batch), c10d::kUnsetTimeout, true);
+}
+
+RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int dstRank, int tag) {
+  return transfer(tensors, OpDesc::Transfer::kSend, dstRank, tag,
+                  Batch(OpType::SEND, "ringcomm:send", tensors, tensors));
+}
+
+RingBackend::WorkPtr RingBackend::recv(Tensors& tensors, int srcRank, int tag) {
+  return transfer(tensors, OpDesc::Transfer::kReceive, srcRank, tag,
+                  Batch(OpType::RECV, "ringcomm:recv", tensors, tensors));
+}
+
+RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {
+  return transfer(tensors, OpDesc::Transfer::kReceive, kAnyPeer, tag,
+                  Batch(OpType::RECVANYSOURCE, "ringcomm:recvAnySource", tensors, tensors));
+}
+
+void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const std::string verdict = MonitoredBarrier(*store_, getRank(), getSize(), monitoredBarriers_++)
+                                  .wait(timeout, waitAllRanks);
+  if (!verdict.empty()) {
+    C10_THROW_ERROR(DistBackendError, "ringcomm: " + verdict);
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> RingBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), getRank());
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
+  auto options = c10::dynamic_intrusive_pointer_cast<RingOptions>(opts);
+  TORCH_CHECK_TYPE(options != nullptr, "ringcomm: split: the options are not ringcomm.Options");
+  Place place = place_;
+  place.groupName = options->group_name;
+  return c10::make_intrusive<RingBackend>(store, static_cast<int>(mine - ranks.begin()),
+                                          static_cast<int>(ranks.size()), options, place);
 }
 
 }  // namespace ringcomm

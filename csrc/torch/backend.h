@@ -14,6 +14,8 @@
 
 namespace ringcomm {
 
+class Batch;
+
 // torch.distributed's view of a group. Each collective checks its tensors, describes the operation,
 // and hands it to the group through launch(); everything else happens in the engine. Methods may be
 // called from any thread; those of the base class that are not overridden say that they are not
@@ -46,6 +48,12 @@ class RingBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   bool supportsCoalescing() const override { return false; }
 
+  // A group of some of this one's ranks, in this order; nullptr where this rank is not among them.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
@@ -58,6 +66,11 @@ class RingBackend final : public c10d::Backend {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) override;
+
+  WorkPtr send(Tensors& tensors, int dstRank, int tag) override;
+  WorkPtr recv(Tensors& tensors, int srcRank, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
@@ -69,15 +82,18 @@ class RingBackend final : public c10d::Backend {
   const Group& group() const { return *group_; }
 
  private:
-  WorkPtr reduceInPlace(const at::Tensor& memory, RingWork::Call call,
-                        const c10d::AllreduceOptions& opts);
-  WorkPtr gather(std::vector<Buffer> outputs, const at::Tensor& input, RingWork::Call call,
-                 const c10d::AllgatherOptions& opts);
-  WorkPtr launch(OpDesc desc, RingWork::Call call, std::chrono::milliseconds timeout, bool async);
+  void checkCount(const Tensors& tensors, const char* doing, const char* which) const;
+  std::vector<int64_t> evenParts(int64_t elements) const;
+  void addAllReduce(Batch& batch, const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  WorkPtr transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer, int tag, Batch batch);
+  WorkPtr launch(Batch batch, std::chrono::milliseconds timeout, bool async);
 
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const Place place_;
   c10::intrusive_ptr<RingOptions> options_;
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
+  uint64_t monitoredBarriers_ = 0;
 };
 
 }  // namespace ringcomm

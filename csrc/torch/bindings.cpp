@@ -39,8 +39,7 @@ std::vector<std::tuple<std::string, std::string, std::string, std::string>> opti
 }
 
 std::vector<std::tuple<std::string, uint64_t, uint64_t, std::string>> algorithmTable(
-    int world,
-    const RingOptions& options) {
+    int world, const RingOptions& options) {
   const ringcomm::Result<ringcomm::Tuning> tuning = ringcomm::tuningOf(options.values);
   if (!tuning.ok()) {
     throw py::value_error("ringcomm: " + tuning.status().message());
@@ -75,6 +74,8 @@ void bindBackend(py::module_& module, const py::object& base) {
            py::arg("group_name"), py::arg("route_to") = "", py::arg("local_ranks") = 1)
       .def_property_readonly("options", &RingBackend::getBackendOptions)
       .def("get_error", &RingBackend::getError)
+      // Called on ranks that are not part of a split; making the others' group needs nothing of us.
+      .def("perform_nocolor_split", [](const RingBackend&, const py::object&) {})
       .def("_set_default_timeout", &RingBackend::setTimeout, py::arg("timeout"));
 }
 

@@ -70,7 +70,8 @@ inline Buffer bufferOf(const at::Tensor& tensor) {
 }
 
 // A tensor's elements in one contiguous piece: the tensor itself where its memory holds just that,
-// else a temporary that copyBack() copies to it. Gradients do not flow through collectives: detached.
+// else a temporary that copyBack() copies to it. Gradients do not flow through collectives:
+// detached.
 class Flat {
  public:
   enum class Use { kRead, kReadWrite, kWrite };
@@ -97,32 +98,6 @@ class Flat {
   at::Tensor target_;
   at::Tensor memory_;
   bool copied_ = false;
-};
-
-// Several tensors of one dtype one behind the other in one piece of memory.
-class Packed {
- public:
-  explicit Packed(const std::vector<at::Tensor>& tensors) {
-    std::vector<at::Tensor> flat;
-    for (const at::Tensor& tensor : tensors) {
-      targets_.push_back(tensor.detach());
-      flat.push_back(targets_.back().reshape({-1}));
-    }
-    memory_ = at::cat(flat);
-  }
-
-  const at::Tensor& memory() const { return memory_; }
-  void copyBack() const {
-    int64_t offset = 0;
-    for (const at::Tensor& target : targets_) {
-      target.copy_(memory_.narrow(0, offset, target.numel()).view(target.sizes()));
-      offset += target.numel();
-    }
-  }
-
- private:
-  std::vector<at::Tensor> targets_;
-  at::Tensor memory_;
 };
 
 }  // namespace ringcomm

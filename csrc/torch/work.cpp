@@ -49,9 +49,7 @@ RingWork::RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call c
       completers_(completers),
       call_(std::move(call)) {}
 
-void RingWork::start(OpDesc desc, bool sync) {
-  // The operation keeps the work, and with it the tensors, until it is done: callers may drop both.
-  auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
+void RingWork::start(std::vector<OpDesc> descs, bool sync) {
   if (call_.epilogue) {
     // Copies into the caller's tensors see the caller's modes (inference, profiling).
     call_.epilogue = [state = at::ThreadLocalState(), epilogue = std::move(call_.epilogue)] {
@@ -59,41 +57,69 @@ void RingWork::start(OpDesc desc, bool sync) {
       epilogue();
     };
   }
-  auto onDone = [self = std::move(self)](Op& op) mutable {
-    self->onOpDone(op);
-    if (self.use_count() == 1) {
-      // Nobody else has it. Freeing tensors may take the GIL, which a loop must not wait for.
-      ElasticPool& completers = self->completers_;
-      completers.submit([last = std::move(self)] {});
-    }
-  };
-  op_ = group_->submit(std::move(desc), std::move(onDone), sync);
-  sequence_ = op_->sequence();
+  running_.store(descs.size());
+  const bool waits = sync && descs.size() == 1;
+  for (OpDesc& desc : descs) {
+    // The operation keeps the work, and with it the tensors, until it is done: callers may drop
+    // both.
+    auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
+    auto onDone = [self = std::move(self)](Op& op) mutable {
+      self->onOpDone(op);
+      if (self.use_count() == 1) {
+        // Nobody else has it. Freeing tensors may take the GIL, which a loop must not wait for.
+        ElasticPool& completers = self->completers_;
+        completers.submit([last = std::move(self)] {});
+      }
+    };
+    ops_.push_back(group_->submit(std::move(desc), std::move(onDone), waits));
+  }
   if (sync) {
-    group_->wait(*op_, deadlineOf(kNoTimeout));
-    if (call_.epilogue) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      cv_.wait(lock, [this] { return completed_; });
+    for (const auto& op : ops_) {
+      group_->wait(*op, deadlineOf(kNoTimeout));
     }
+    std::unique_lock<std::mutex> lock(mutex_);
+    cv_.wait(lock, [this] { return completed_; });
   }
 }
 
 // On the loop that completed the operation.
 void RingWork::onOpDone(const Op& op) {
-  if (op.status().ok() && call_.epilogue) {
-    auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
-    completers_.submit([self] {
-      Status status;
-      try {
-        self->call_.epilogue();
-      } catch (const std::exception& error) {
-        status = {Code::kInternal, error.what()};
-      }
-      self->conclude(status, "copying the result back");
-    });
+  if (!op.status().ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) {
+      status_ = op.status();
+      failed_ = op.describe();
+    }
+  }
+  if (running_.fetch_sub(1) != 1) {
     return;
   }
-  conclude(op.status(), op.describe());
+  std::unique_lock<std::mutex> lock(mutex_);
+  const Status status = status_;
+  const std::string failed = failed_;
+  lock.unlock();
+  if (status.ok()) {
+    succeed();
+  } else {
+    conclude(status, failed);
+  }
+}
+
+void RingWork::succeed() {
+  if (!call_.epilogue) {
+    conclude({}, {});
+    return;
+  }
+  auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
+  completers_.submit([self] {
+    Status status;
+    try {
+      self->call_.epilogue();
+    } catch (const std::exception& error) {
+      status = {Code::kInternal, error.what()};
+    }
+    self->conclude(status, "copying the result back");
+  });
 }
 
 void RingWork::conclude(const Status& status, const std::string& doing) {
@@ -133,12 +159,14 @@ bool RingWork::isSuccess() const {
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {
   const TimePoint until = deadlineOf(timeout);
-  group_->wait(*op_, until);
+  for (const auto& op : ops_) {
+    group_->wait(*op, until);
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   if (!cv_.wait_until(lock, until, [this] { return completed_; })) {
     C10_THROW_ERROR(DistBackendError,
                     "ringcomm: Timed out waiting " + std::to_string(timeout.count()) + "ms for " +
-                        op_->describe() + " in wait(); the operation itself goes on");
+                        ops_[0]->describe() + " in wait(); the operation itself goes on");
   }
   if (exception_ != nullptr) {
     std::rethrow_exception(exception_);
@@ -146,7 +174,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void RingWork::abort() { group_->abort("aborted " + op_->describe()); }
+void RingWork::abort() { group_->abort("aborted " + ops_[0]->describe()); }
 
 std::vector<at::Tensor> RingWork::result() {
   TORCH_CHECK(isCompleted(), "ringcomm: result() of a work that is not completed: wait() first");

@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,12 +17,13 @@ namespace ringcomm {
 // DistNetworkError for a peer or the network, DistBackendError for the rest. kOk gives nullptr.
 std::exception_ptr exceptionOf(const Status& status, const std::string& doing);
 
-// One collective of the backend, from the call to its completion.
+// One call of the backend, from the call to its completion: one operation of the engine, or several
+// for a coalesced call.
 //
-// The progress thread that completes the operation ends the work: waiters and is_completed() depend
-// on nothing else. Only what may run Python or take long goes to the completers' pool: copying
-// results back to tensors of another layout, and completing the Future, whose callbacks may wait
-// for further collectives. Methods may be called from any thread.
+// The progress thread that completes the last operation ends the work: waiters and is_completed()
+// depend on nothing else. Only what may run Python or take long goes to the completers' pool:
+// copying results back to tensors of another layout, and completing the Future, whose callbacks may
+// wait for further collectives. Methods may be called from any thread.
 class RingWork final : public c10d::Work {
  public:
   struct Call {
@@ -35,8 +37,8 @@ class RingWork final : public c10d::Work {
 
   RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call call);
 
-  // Starts the operation; with `sync` gives when it is done, whatever the result.
-  void start(OpDesc desc, bool sync);
+  // Starts the operations, at least one; with `sync` gives when they are done, whatever the result.
+  void start(std::vector<OpDesc> descs, bool sync);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -44,8 +46,8 @@ class RingWork final : public c10d::Work {
   void synchronize() override {}
   void abort() override;
   std::vector<at::Tensor> result() override;
-  int sourceRank() const override { return -1; }
-  uint64_t getSequencenumber() const override { return sequence_; }
+  int sourceRank() const override { return ops_[0]->source(); }
+  uint64_t getSequencenumber() const override { return ops_[0]->sequence(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
 
@@ -53,6 +55,7 @@ class RingWork final : public c10d::Work {
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
   void onOpDone(const Op& op);
+  void succeed();
   void conclude(const Status& status, const std::string& doing);
   FuturePtr futureIn(FuturePtr& slot, const c10::TypePtr& type,
                      void (RingWork::*resolve)(const FuturePtr&) const);
@@ -63,10 +66,11 @@ class RingWork final : public c10d::Work {
   const std::shared_ptr<Group> group_;
   ElasticPool& completers_;
   Call call_;
-  std::shared_ptr<Op> op_;
-  uint64_t sequence_ = 0;
+  std::vector<std::shared_ptr<Op>> ops_;  // complete when start() returns
+  std::atomic<size_t> running_{0};
   // Guarded by mutex_ of the base class.
   Status status_;
+  std::string failed_;      // the operation that status_ is about
   bool concluded_ = false;  // the outcome is certain; completed_ follows at once
   FuturePtr future_;
   FuturePtr futureResult_;

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#include <cstdint>
+#include <string>
+
+namespace ringcomm {
+
+// What a group's parts on their loops need from the group. Callable from any loop.
+class ShareHost {
+ public:
+  virtual void wantPeer(int peer, TimePoint deadline) = 0;
+  virtual void wantMailFrom(int peer, TimePoint deadline) = 0;
+  virtual void laneLost(int peer, int error) = 0;
+  virtual void fail(const Status& cause) = 0;
+  virtual void timedOut(int peer, uint64_t sequence, const Status& verdict) = 0;
+  virtual std::string peerName(int peer) const = 0;
+
+ protected:
+  ~ShareHost() = default;
+};
+
+}  // namespace ringcomm
