@@ -20,12 +20,21 @@ bool scatterGatherAllReduceFits(const Load& load, const Tuning& tuning) {
   return load.world > 2 && load.bytes <= tuning.scatterGatherAllReduceBytes;
 }
 
+bool directReduceFits(const Load& load, const Tuning& tuning) {
+  return load.bytes <= tuning.directReduceBytes;
+}
+
 bool treeBroadcastFits(const Load& load, const Tuning& tuning) {
   return load.bytes <= tuning.treeBroadcastBytes;
 }
 
 bool directAllGatherFits(const Load& load, const Tuning& tuning) {
   return load.bytes <= tuning.directAllGatherBytes;
+}
+
+// Between two ranks it is the ring with more scratch.
+bool directReduceScatterFits(const Load& load, const Tuning& tuning) {
+  return load.world > 2 && load.bytes <= tuning.directReduceScatterBytes;
 }
 
 bool directBarrierFits(const Load& load, const Tuning& tuning) {
@@ -38,10 +47,17 @@ constexpr Algorithm kAlgorithms[] = {
     {Collective::kAllReduce, "direct", directAllReduce, directAllReduceFits},
     {Collective::kAllReduce, "scatter-gather", scatterGatherAllReduce, scatterGatherAllReduceFits},
     {Collective::kAllReduce, "ring", ringAllReduce, always},
+    {Collective::kReduce, "direct", directReduce, directReduceFits},
+    {Collective::kReduce, "chain", chainReduce, always},
     {Collective::kBroadcast, "tree", treeBroadcast, treeBroadcastFits},
     {Collective::kBroadcast, "chain", chainBroadcast, always},
     {Collective::kAllGather, "direct", directAllGather, directAllGatherFits},
     {Collective::kAllGather, "ring", ringAllGather, always},
+    {Collective::kGather, "direct", directGather, always},
+    {Collective::kScatter, "direct", directScatter, always},
+    {Collective::kReduceScatter, "direct", directReduceScatter, directReduceScatterFits},
+    {Collective::kReduceScatter, "ring", ringReduceScatter, always},
+    {Collective::kAllToAll, "direct", directAllToAll, always},
     {Collective::kBarrier, "direct", directBarrier, directBarrierFits},
     {Collective::kBarrier, "dissemination", disseminationBarrier, always},
 };

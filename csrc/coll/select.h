@@ -38,11 +38,17 @@ struct Tuning {
   // and hides its delays as soon as a block takes longer than one on the wire, so on a long path
   // this is worth raising to about N x rate x one-way delay: 5 MiB for 4 hosts, 1 Gbit/s, 10 ms.
   uint64_t scatterGatherAllReduceBytes = uint64_t{1} << 20;
+  // reduce, direct: of the vector. The root takes in N - 1 vectors where a chain makes N - 1 hops,
+  // so the two meet where a vector costs as much as a hop, for any N.
+  uint64_t directReduceBytes = uint64_t{64} << 10;
   // broadcast, tree: of the vector. From here on the root sending it several times costs more than
   // a chain's hops.
   uint64_t treeBroadcastBytes = uint64_t{64} << 10;
   // all_gather, direct: of all blocks together. It is the second half of scatter-gather.
   uint64_t directAllGatherBytes = uint64_t{1} << 20;
+  // reduce_scatter, direct (three ranks or more): of all blocks together. It is the first half of
+  // scatter-gather.
+  uint64_t directReduceScatterBytes = uint64_t{1} << 20;
   // barrier, direct: in ranks. 56 messages in one hop for 8 ranks, against 24 in three.
   int directBarrierRanks = 8;
 
