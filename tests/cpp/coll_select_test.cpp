@@ -17,6 +17,7 @@ std::string chosen(Collective kind, int world, uint64_t bytes, const Tuning& tun
   spec.count = bytes;
   spec.blockBytes.assign(static_cast<size_t>(world), 0);
   spec.blockBytes[0] = bytes;
+  spec.sendBytes = spec.recvBytes = spec.blockBytes;
   return makePlan(spec, tuning).algorithm;
 }
 
@@ -33,6 +34,12 @@ TEST_CASE("select: the defaults' thresholds, to the byte") {
   CHECK(chosen(kAllReduce, 4, 1024 * kKi + 1) == "ring");
   CHECK(chosen(kAllReduce, 16, 4 * kKi) == "direct");
   CHECK(chosen(kAllReduce, 16, 5 * kKi) == "scatter-gather");
+  CHECK(chosen(Collective::kReduce, 2, 64 * kKi) == "direct");
+  CHECK(chosen(Collective::kReduce, 16, 64 * kKi) == "direct");
+  CHECK(chosen(Collective::kReduce, 4, 64 * kKi + 1) == "chain");
+  CHECK(chosen(Collective::kReduceScatter, 2, 0) == "ring");
+  CHECK(chosen(Collective::kReduceScatter, 3, 1024 * kKi) == "direct");
+  CHECK(chosen(Collective::kReduceScatter, 3, 1024 * kKi + 1) == "ring");
   CHECK(chosen(Collective::kBroadcast, 4, 64 * kKi) == "tree");
   CHECK(chosen(Collective::kBroadcast, 4, 64 * kKi + 1) == "chain");
   CHECK(chosen(Collective::kAllGather, 4, 1024 * kKi) == "direct");
@@ -63,8 +70,8 @@ TEST_CASE("select: what cannot be forced is named, with what can, and nothing ch
   CHECK(chosen(Collective::kBroadcast, 4, 8, tuning) == "tree");
   status = forceAlgorithms("allreduce=ring", tuning);
   CHECK(status.message() ==
-        "no collective 'allreduce' to force an algorithm of; allowed: all_reduce, broadcast, "
-        "all_gather, barrier");
+        "no collective 'allreduce' to force an algorithm of; allowed: all_reduce, reduce, "
+        "broadcast, all_gather, gather, scatter, reduce_scatter, all_to_all, barrier");
   status = forceAlgorithms("ring", tuning);
   CHECK(status.message() == "forced algorithm 'ring' is not of the form collective=algorithm");
   CHECK(forceAlgorithms("all_reduce=ring,,", tuning).code() == Code::kInvalidArgument);
@@ -94,7 +101,7 @@ TEST_CASE("select: the table has no gaps and says what is chosen at its ends") {
       } while (next != 0);
     }
     CHECK(row == table.size());
-    CHECK(table.size() == (world == 1 ? 5 : world == 2 ? 6 : 7));
+    CHECK(table.size() == (world == 1 ? 11 : world == 2 ? 12 : 14));
   }
 }
 
@@ -103,7 +110,7 @@ TEST_CASE("select: a world of one sends nothing, whatever is asked") {
     CollectiveSpec spec;
     spec.kind = static_cast<Collective>(i);
     spec.count = 1000;
-    spec.blockBytes = {1000};
+    spec.blockBytes = spec.sendBytes = spec.recvBytes = {1000};
     CHECK(sim::messagesSent(makePlan(spec, {})) == 0);
   }
 }
@@ -117,6 +124,13 @@ TEST_CASE("collective: names and sizes") {
   CHECK(collectiveBytes(spec) == 0);
   spec.kind = Collective::kAllReduce;
   CHECK(collectiveBytes(spec) == 28);
+  spec.kind = Collective::kReduce;
+  CHECK(collectiveBytes(spec) == 28);
   spec.kind = Collective::kAllGather;
   CHECK(collectiveBytes(spec) == 6);
+  spec.kind = Collective::kReduceScatter;
+  CHECK(collectiveBytes(spec) == 6);
+  // No rank but the root need know all sizes.
+  spec.kind = Collective::kGather;
+  CHECK(collectiveBytes(spec) == 0);
 }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kWorld = 4;
 constexpr uint64_t kCount = 200;
+constexpr uint16_t kTable = 1 + 2 * kWorld;  // the longest table of buffers
 
 const Element kBytes = {
     1, [](uint8_t* dst, const uint8_t* src) { *dst = static_cast<uint8_t>(*dst * 5 + *src); },
@@ -25,7 +26,10 @@ CollectiveSpec specOf(Collective kind) {
   spec.kind = kind;
   spec.world = kWorld;
   spec.count = kCount;
+  spec.root = 1;
   spec.blockBytes.assign(kWorld, kCount);
+  spec.sendBytes.assign(kWorld, kCount);
+  spec.recvBytes.assign(kWorld, kCount);
   return spec;
 }
 
@@ -38,7 +42,7 @@ std::vector<RankOp> operation(Plans plans) {
   for (Plan& plan : plans) {
     const auto rank = static_cast<uint8_t>(ranks.size());
     std::vector<Bytes> buffers(1);
-    buffers.resize(kOutput + kWorld, Bytes(kCount, static_cast<uint8_t>(rank * 31 + 1)));
+    buffers.resize(kTable, Bytes(kCount, static_cast<uint8_t>(rank * 31 + 1)));
     ranks.push_back({std::move(plan), std::move(buffers)});
   }
   return ranks;
@@ -117,6 +121,25 @@ TEST_CASE("simulator: a reduction that does not wait for the sends is seen") {
     plan.steps.back().after = kWorld;
   }
   checkFails(plans, "writes over what step", 3);
+}
+
+TEST_CASE("simulator: a receive that does not wait for its slot of scratch is seen") {
+  CollectiveSpec spec = specOf(Collective::kReduce);
+  spec.count = uint64_t{1} << 22;  // eight pieces through three slots
+  Plans plans = plansOf(**findAlgorithm(Collective::kReduce, "chain"), spec);
+  const auto waits = [](const Step& s) { return isReceive(s) && s.after > 0; };
+  changeSteps(plans, waits, [](Step& s) { s.after = 0; });
+  int seen = 0;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    std::vector<RankOp> ranks;
+    for (Plan& plan : Plans(plans)) {
+      ranks.push_back({std::move(plan), std::vector<Bytes>(kTable, Bytes(spec.count))});
+    }
+    Simulation simulation(kWorld, kBytes, seed, 1 << 20);
+    simulation.add(std::move(ranks));
+    if (simulation.run().find("writes over what step") != std::string::npos) ++seen;
+  }
+  CHECK(seen > 1);
 }
 
 TEST_CASE("simulator: messages that do not match are seen") {
@@ -210,8 +233,9 @@ TEST_CASE("different collectives queued behind each other on the same streams") 
       const auto kind = static_cast<Collective>(random.below(kCollectiveCount));
       Tuning tuning;
       if (random.below(2) == 0) {
-        REQUIRE(forceAlgorithms(
-                    "all_reduce=ring,broadcast=chain,all_gather=ring,barrier=dissemination", tuning)
+        REQUIRE(forceAlgorithms("all_reduce=ring,reduce=chain,broadcast=chain,all_gather=ring,"
+                                "reduce_scatter=ring,barrier=dissemination",
+                                tuning)
                     .ok());
       }
       queued.push_back(plansOf(chooseAlgorithm(specOf(kind), tuning), specOf(kind)));
@@ -225,7 +249,7 @@ TEST_CASE("different collectives queued behind each other on the same streams") 
       alone.add(operation(queued[op]));
       REQUIRE(alone.run() == "");
       for (int rank = 0; rank < kWorld; ++rank) {
-        for (uint16_t i = kData; i < kOutput + kWorld; ++i) {
+        for (uint16_t i = kData; i < kTable; ++i) {
           REQUIRE(simulation.buffer(op, rank, i) == alone.buffer(0, rank, i));
         }
       }
