@@ -68,8 +68,14 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 }
 
 RingBackend::~RingBackend() {
-  if (group_ != nullptr) {
-    group_->close();
+  if (group_ == nullptr) {
+    return;
+  }
+  group_->close();
+  if (engine_->forked()) {
+    // Sockets and epoll instances are the parent's too: what destructors took from them would be
+    // missing there. So a child that leaves keeps what it has until it ends.
+    new std::pair(std::move(engine_), std::move(group_));
   }
 }
 
