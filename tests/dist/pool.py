@@ -99,7 +99,9 @@ class Pool:
                     failures.append(f"--- rank {rank} of {world}:\n{answer.error}")
                     deadline = min(deadline, time.monotonic() + GRACE)
         if pending:
-            failures.append(f"--- ranks {list(pending.values())} of {world} did not end the case in time")
+            failures.append(
+                f"--- ranks {list(pending.values())} of {world} did not end the case in time"
+            )
         if failures:
             raise RankError("\n".join(failures))
         return [answers[rank] for rank in range(world)]

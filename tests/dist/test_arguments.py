@@ -143,7 +143,9 @@ def test_without_a_cuda_device_torch_says_so():
 MISMATCHES = {
     "size": lambda rank: dist.all_reduce(torch.ones(10 + rank)),
     "dtype": lambda rank: dist.all_reduce(torch.ones(10, dtype=[torch.int32, torch.float32][rank])),
-    "op": lambda rank: dist.all_reduce(torch.ones(10), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank]),
+    "op": lambda rank: dist.all_reduce(
+        torch.ones(10), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank]
+    ),
     # Two roots both only send: the next operation shows it.
     "root": lambda rank: (dist.broadcast(torch.ones(10), rank), dist.barrier()),
     "collective": lambda rank: dist.barrier() if rank else dist.all_reduce(torch.ones(10)),

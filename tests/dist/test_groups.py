@@ -41,7 +41,9 @@ def test_subsets_at_once():
     assert total(here.rank, group=alone[here.rank]) == here.rank
     works = []
     if here.rank < 2:
-        works.append((dist.all_reduce(first := torch.ones(70_000), group=low, async_op=True), first))
+        works.append(
+            (dist.all_reduce(first := torch.ones(70_000), group=low, async_op=True), first)
+        )
     if here.rank % 2:
         works.append((dist.all_reduce(second := torch.ones(9), group=odd, async_op=True), second))
     for work, tensor in works:
