@@ -71,23 +71,23 @@ CALLS = {
     ),
     "all_gather-size": (
         lambda: dist.all_gather([torch.ones(2), torch.ones(3)], torch.ones(2)),
-        r"all_gather: .*size.*\[2\].*\[3\]",
+        r"all_gather: .*size.* 2 elements, .* 3 ",
     ),
     "into-size": (
         lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)),
-        r"all_gather_into_tensor: .*5 elements.*4",
+        r"all_gather.*: .*size.* 4 elements, .* 5 ",
     ),
     "into-dtype": (
         lambda: raw()._allgather_base(torch.ones(4, dtype=torch.int32), torch.ones(2)),
-        r"all_gather_into_tensor: .*type.*Float.*Int",
+        r"all_gather.*: .*type.*Float.*Int",
     ),
     "coalesced-empty": (
         lambda: raw().allreduce_coalesced([], dist.AllreduceCoalescedOptions()),
-        r"all_reduce_coalesced: .*non-empty",
+        r"all_reduce.*: .*non-empty",
     ),
     "coalesced-mixed-dtypes": (
         lambda: raw().allreduce_coalesced([torch.ones(1), torch.ones(1).int()]),
-        r"all_reduce_coalesced: .*type.*Float.*Int",
+        r"all_reduce.*: .*type.*Float.*Int",
     ),
 }
 

