@@ -11,6 +11,15 @@ namespace {
 // call a dribble would cost more than the pipeline gains.
 constexpr uint64_t kLeastForward = uint64_t{32} << 10;
 
+// What both ends of a message must agree on.
+FrameHeader signatureOf(const Run& run, uint32_t step) {
+  FrameHeader signature = run.op().signature();
+  if (signature.count == OpDesc::kPerMessage) {
+    signature.count = run.step(step).bytes / run.elementSize();
+  }
+  return signature;
+}
+
 }  // namespace
 
 Channel::Channel(Loop& loop, ChannelObserver& observer, int peer, uint32_t sliceBytes)
@@ -114,7 +123,7 @@ bool Channel::beginSendFrame(const Transfer& transfer) noexcept {
   if (ready < std::min<uint64_t>(length, kLeastForward)) {
     return false;
   }
-  FrameHeader header = run.op().signature();
+  FrameHeader header = signatureOf(run, transfer.step);
   header.message = transfer.message;
   header.offset = sent;
   header.length = length;
@@ -219,7 +228,7 @@ Status Channel::checkHeader(const Transfer& transfer) const {
   Result<FrameHeader> decoded = decodeFrame(receives_.header);
   RC_RETURN_IF_ERROR(decoded.status());
   const Run& run = *transfer.run;
-  const FrameHeader& mine = run.op().signature();
+  const FrameHeader mine = signatureOf(run, transfer.step);
   FrameHeader theirs = *decoded;
   FrameHeader expected = mine;
   expected.message = transfer.message;

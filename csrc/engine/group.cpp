@@ -1,6 +1,7 @@
 #include "engine/group.h"
 
 #include "base/thread.h"
+#include "engine/spec.h"
 
 #include <future>
 #include <utility>
@@ -96,14 +97,16 @@ std::string Group::peerName(int peer) const {
   return names_[static_cast<size_t>(peer)];
 }
 
+// By what is the same on all ranks: they have to cut alike.
 uint64_t Group::partsOf(const OpDesc& desc) const {
-  if (desc.transfer != OpDesc::Transfer::kNone) {
+  if (shares_.size() == 1 || desc.transfer != OpDesc::Transfer::kNone) {
     return 1;
   }
   // A barrier takes part in every share, since it orders what is in flight in each.
-  return desc.kind == Collective::kBarrier || totalBytes(desc) / shares_.size() >= kLeastShareBytes
-             ? shares_.size()
-             : 1;
+  const CollectiveSpec spec = specOf(desc, desc.buffers, spec_.rank, spec_.world);
+  const bool all = desc.kind == Collective::kBarrier ||
+                   collectiveBytes(spec) / shares_.size() >= kLeastShareBytes;
+  return all ? shares_.size() : 1;
 }
 
 bool Group::mayAssist(const OpDesc& desc) const {

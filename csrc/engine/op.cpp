@@ -11,7 +11,8 @@ std::string describeCall(const FrameHeader& signature) {
   if (kind == Collective::kBarrier) {
     return text;
   }
-  text += " (" + std::to_string(signature.count) + " x " +
+  const bool sized = signature.count != OpDesc::kPerMessage;
+  text += " (" + (sized ? std::to_string(signature.count) + " x " : std::string()) +
           dtypeName(static_cast<DType>(signature.dtype));
   const auto op = static_cast<ReduceOp>(signature.reduceOp);
   if (op != ReduceOp::kNone) {

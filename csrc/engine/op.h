@@ -35,7 +35,10 @@ struct OpDesc {
   enum class Scaled : uint8_t { kNo, kByFactor, kByWorld };
   Scaled scaled = Scaled::kNo;
   int root = -1;
-  uint64_t count = 0;  // elements, as every rank must give them: the signature
+  // Elements, as every rank must give them: the signature. kPerMessage where ranks have different
+  // sizes; then each pair of ranks compares what it exchanges.
+  static constexpr uint64_t kPerMessage = UINT64_MAX;
+  uint64_t count = 0;
   // Point-to-point instead of a collective: one buffer to or from `peer` (kAnyPeer: from whoever
   // sends first).
   enum class Transfer : uint8_t { kNone, kSend, kReceive };

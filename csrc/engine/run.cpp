@@ -33,7 +33,13 @@ uint64_t Run::available(uint32_t index) const noexcept {
 void Run::reduceReceived(uint32_t index, const std::byte* received, uint64_t bytes) noexcept {
   const Step& receive = step(index);
   std::byte* at = address(receive.dst) + moved_[index];
-  setup_.kernel->accumulate(at, received, bytes / setup_.elementSize);
+  const std::byte* with = address(receive.src) + moved_[index];
+  if (with == at) {
+    setup_.kernel->accumulate(at, received, bytes / setup_.elementSize);
+  } else {
+    const void* parts[] = {with, received};
+    setup_.kernel->combine(at, parts, 2, bytes / setup_.elementSize);
+  }
   finishReduction(receive, at, bytes);
   moved_[index] += bytes;
 }

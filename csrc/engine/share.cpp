@@ -1,5 +1,7 @@
 #include "engine/share.h"
 
+#include "engine/spec.h"
+
 #include <algorithm>
 
 namespace ringcomm {
@@ -24,23 +26,6 @@ Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t
 Share::Share(const Setup& setup)
     : setup_(setup), loop_(*setup.loop), channels_(static_cast<size_t>(setup.world)) {}
 
-CollectiveSpec Share::specOf(const OpDesc& desc, const std::vector<Buffer>& buffers) const {
-  CollectiveSpec spec;
-  spec.kind = desc.kind;
-  spec.rank = setup_.rank;
-  spec.world = setup_.world;
-  spec.root = desc.root;
-  spec.elementSize = dtypeSize(desc.dtype);
-  if (desc.kind == Collective::kAllGather) {
-    for (size_t i = kOutput - 1; i < buffers.size(); ++i) {
-      spec.blockBytes.push_back(buffers[i].bytes);
-    }
-  } else if (!buffers.empty()) {
-    spec.count = buffers[0].bytes / spec.elementSize;
-  }
-  return spec;
-}
-
 Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const {
   const OpDesc& desc = op->desc();
   Run::Setup made;
@@ -54,8 +39,9 @@ Run::Setup Share::makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_
     made.buffers.push_back(partOf(buffer, made.elementSize, index, parts));
   }
   // Chosen by the whole operation's size, so that all shares do the same.
-  const Algorithm& algorithm = chooseAlgorithm(specOf(desc, desc.buffers), setup_.tuning);
-  made.plan = makePlan(algorithm, specOf(desc, made.buffers));
+  const Algorithm& algorithm =
+      chooseAlgorithm(specOf(desc, desc.buffers, setup_.rank, setup_.world), setup_.tuning);
+  made.plan = makePlan(algorithm, specOf(desc, made.buffers, setup_.rank, setup_.world));
   return made;
 }
 

@@ -46,7 +46,6 @@ class Share final : public ChannelObserver, public Runnable {
   void violated(Channel& channel, const Status& why) noexcept override;
   void run() noexcept override;
 
-  CollectiveSpec specOf(const OpDesc& desc, const std::vector<Buffer>& buffers) const;
   Run::Setup makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const;
   void enqueue(Run& run);
   void timeOut(Run& run);

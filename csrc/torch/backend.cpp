@@ -7,6 +7,7 @@
 #include "torch/store_rendezvous.h"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -27,6 +28,22 @@ void checkElements(const at::Tensor& tensor, int64_t elements, const char* doing
   TORCH_CHECK_VALUE(tensor.numel() == elements, "ringcomm: ", doing,
                     ": invalid tensor size: expected ", elements, " elements, got ", tensor.numel(),
                     " in a tensor of sizes ", tensor.sizes());
+}
+
+void checkPairs(const RingBackend::Tensors& outputs, const RingBackend::Tensors& inputs,
+                const char* doing) {
+  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "ringcomm: ", doing,
+                    ": requires input/output tensor lists to have the same length, which is not 0; "
+                    "got ",
+                    inputs.size(), " and ", outputs.size());
+}
+
+RingBackend::Tensors flatten(const std::vector<RingBackend::Tensors>& lists) {
+  RingBackend::Tensors all;
+  for (const RingBackend::Tensors& list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
 }
 
 int checkRoot(int64_t root, int64_t rootTensor, int size, const char* doing) {
@@ -93,10 +110,10 @@ c10d::ErrorType RingBackend::getError() {
 }
 
 // One tensor for each rank.
-void RingBackend::checkCount(const Tensors& tensors, const char* doing, const char* which) const {
-  TORCH_CHECK_VALUE(tensors.size() == static_cast<size_t>(getSize()), "ringcomm: ", doing,
-                    ": invalid ", which, " tensor list: it has ", tensors.size(),
-                    " tensors, but the group has ", getSize(), " ranks");
+void RingBackend::checkCount(size_t tensors, const char* doing, const char* which) const {
+  TORCH_CHECK_VALUE(tensors == static_cast<size_t>(getSize()), "ringcomm: ", doing, ": invalid ",
+                    which, " tensor list: it has ", tensors, " tensors, but the group has ",
+                    getSize(), " ranks");
 }
 
 std::vector<int64_t> RingBackend::evenParts(int64_t elements) const {
@@ -114,14 +131,20 @@ RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds 
   return work;
 }
 
+// Says what reduction an operation does, having checked that there is one.
+void RingBackend::setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
+                               const c10d::ReduceOp& op) const {
+  checkReducible(tensor, op, engine_->isa(), batch.doing());
+  const Reduction reduction = reductionOf(tensor, op);
+  desc.reduceOp = reduction.op;
+  desc.scaled = reduction.scaled;
+}
+
 void RingBackend::addAllReduce(Batch& batch, const at::Tensor& tensor,
                                const c10d::ReduceOp& op) const {
   checkTarget(tensor, batch.doing());
-  checkReducible(tensor, op, engine_->isa(), batch.doing());
-  OpDesc& desc = batch.begin(Collective::kAllReduce, tensor);
-  const Reduction reduction = scaleFirst(batch.update(tensor), op, getSize());
-  desc.reduceOp = reduction.op;
-  desc.scaled = reduction.scaled;
+  setReduction(batch, batch.begin(Collective::kAllReduce, tensor), tensor, op);
+  scaleFirst(batch.update(tensor), op, getSize());
 }
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -162,25 +185,225 @@ RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tenso
   const at::Tensor& input = only(inputs, batch.doing());
   TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", batch.doing(),
                     ": requires a single-element output list, got ", outputs.size());
-  checkCount(outputs[0], batch.doing(), "output");
-  batch.begin(Collective::kAllGather, input);
+  checkCount(outputs[0].size(), batch.doing(), "output");
+  checkElements(outputs[0][static_cast<size_t>(getRank())], input.numel(), batch.doing());
+  batch.begin(Collective::kAllGather, input).count = OpDesc::kPerMessage;
   batch.read(input);
   for (const at::Tensor& part : outputs[0]) {
     checkSame(part, input, batch.doing());
-    checkElements(part, input.numel(), batch.doing());
     batch.write(part);
   }
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
-RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                  const c10d::AllgatherOptions& opts) {
-  Batch batch(OpType::_ALLGATHER_BASE, "ringcomm:all_gather", {input}, {output});
+RingBackend::WorkPtr RingBackend::allgather_coalesced(std::vector<Tensors>& outputs,
+                                                      Tensors& inputs,
+                                                      const c10d::AllgatherOptions& opts) {
+  Batch batch(OpType::COALESCED, "ringcomm:all_gather", inputs, flatten(outputs));
+  checkCount(outputs.size(), batch.doing(), "output");
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    batch.begin(Collective::kAllGather, inputs[i]);
+    batch.read(inputs[i]);
+    for (const Tensors& ofRank : outputs) {
+      TORCH_CHECK_VALUE(ofRank.size() == inputs.size(), "ringcomm: ", batch.doing(),
+                        ": invalid output tensor list: expected ", inputs.size(),
+                        " tensors for each rank, got ", ofRank.size());
+      checkSame(ofRank[i], inputs[i], batch.doing());
+      checkElements(ofRank[i], inputs[i].numel(), batch.doing());
+      batch.write(ofRank[i]);
+    }
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+void RingBackend::addAllGather(Batch& batch, const at::Tensor& output,
+                               const at::Tensor& input) const {
   checkSame(output, input, batch.doing());
   checkElements(output, input.numel() * getSize(), batch.doing());
   batch.begin(Collective::kAllGather, input);
   batch.read(input);
   batch.writeParts(output, evenParts(input.numel()));
+}
+
+RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::AllgatherOptions& opts) {
+  Batch batch(OpType::_ALLGATHER_BASE, "ringcomm:all_gather", {input}, {output});
+  addAllGather(batch, output, input);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  Batch batch(OpType::COALESCED, "ringcomm:all_gather", inputs, outputs);
+  checkPairs(outputs, inputs, batch.doing());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    addAllGather(batch, outputs[i], inputs[i]);
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  Batch batch(OpType::REDUCE, "ringcomm:reduce", tensors, tensors);
+  const int root = checkRoot(opts.rootRank, opts.rootTensor, getSize(), batch.doing());
+  const at::Tensor& tensor = only(tensors, batch.doing());
+  checkTensor(tensor, batch.doing());
+  OpDesc& desc = batch.begin(Collective::kReduce, tensor);
+  setReduction(batch, desc, tensor, opts.reduceOp);
+  desc.root = root;
+  if (root == getRank()) {
+    scaleFirst(batch.update(tensor), opts.reduceOp, getSize());
+    desc.buffers.push_back(desc.buffers[0]);  // the result takes the place of the input
+  } else {
+    batch.read(scaledCopy(tensor, opts.reduceOp, getSize()));
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+// The tensors of the ranks, where this rank is the root; nothing else may be given elsewhere.
+const RingBackend::Tensors& RingBackend::checkRootList(const std::vector<Tensors>& lists, int root,
+                                                       const char* doing, const char* which) const {
+  static const Tensors kNone;
+  if (root != getRank()) {
+    TORCH_CHECK_VALUE(lists.empty(), "ringcomm: ", doing, ": requires empty ", which,
+                      " on non-root");
+    return kNone;
+  }
+  TORCH_CHECK_VALUE(lists.size() == 1, "ringcomm: ", doing, ": requires a single-element ", which,
+                    " list containing a list with ", getSize(), " tensors, got ", lists.size());
+  checkCount(lists[0].size(), doing, which);
+  return lists[0];
+}
+
+RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::GatherOptions& opts) {
+  Batch batch(OpType::GATHER, "ringcomm:gather", inputs, flatten(outputs));
+  const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
+  const at::Tensor& input = only(inputs, batch.doing());
+  OpDesc& desc = batch.begin(Collective::kGather, input);
+  desc.root = root;
+  desc.count = OpDesc::kPerMessage;
+  batch.read(input);
+  for (const at::Tensor& part : checkRootList(outputs, root, batch.doing(), "output")) {
+    checkSame(part, input, batch.doing());
+    batch.write(part);
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const c10d::ScatterOptions& opts) {
+  Batch batch(OpType::SCATTER, "ringcomm:scatter", flatten(inputs), outputs);
+  const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
+  const at::Tensor& output = only(outputs, batch.doing());
+  OpDesc& desc = batch.begin(Collective::kScatter, output);
+  desc.root = root;
+  desc.count = OpDesc::kPerMessage;
+  batch.write(output);
+  for (const at::Tensor& part : checkRootList(inputs, root, batch.doing(), "input")) {
+    checkSame(part, output, batch.doing());
+    batch.read(part);
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                 const c10d::ReduceScatterOptions& opts) {
+  Batch batch(OpType::REDUCE_SCATTER, "ringcomm:reduce_scatter", flatten(inputs), outputs);
+  const at::Tensor& output = only(outputs, batch.doing());
+  TORCH_CHECK_VALUE(inputs.size() == 1, "ringcomm: ", batch.doing(),
+                    ": requires a single-element input list, got ", inputs.size());
+  checkCount(inputs[0].size(), batch.doing(), "input");
+  checkElements(inputs[0][static_cast<size_t>(getRank())], output.numel(), batch.doing());
+  OpDesc& desc = batch.begin(Collective::kReduceScatter, output);
+  desc.count = OpDesc::kPerMessage;
+  setReduction(batch, desc, output, opts.reduceOp);
+  batch.write(output);
+  for (const at::Tensor& part : inputs[0]) {
+    checkSame(part, output, batch.doing());
+    batch.read(scaledCopy(part, opts.reduceOp, getSize()));
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+void RingBackend::addReduceScatter(Batch& batch, const at::Tensor& output, const at::Tensor& input,
+                                   const c10d::ReduceOp& op) const {
+  checkSame(output, input, batch.doing());
+  checkElements(input, output.numel() * getSize(), batch.doing());
+  setReduction(batch, batch.begin(Collective::kReduceScatter, output), output, op);
+  batch.write(output);
+  batch.readParts(scaledCopy(input, op, getSize()), evenParts(output.numel()));
+}
+
+RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& opts) {
+  Batch batch(OpType::_REDUCE_SCATTER_BASE, "ringcomm:reduce_scatter", {input}, {output});
+  addReduceScatter(batch, output, input, opts.reduceOp);
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  Batch batch(OpType::COALESCED, "ringcomm:reduce_scatter", inputs, outputs);
+  checkPairs(outputs, inputs, batch.doing());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    addReduceScatter(batch, outputs[i], inputs[i], opts.reduceOp);
+  }
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                           const c10d::AllToAllOptions& opts) {
+  Batch batch(OpType::ALLTOALL, "ringcomm:all_to_all", inputs, outputs);
+  checkCount(inputs.size(), batch.doing(), "input");
+  checkCount(outputs.size(), batch.doing(), "output");
+  batch.begin(Collective::kAllToAll, inputs[0]).count = OpDesc::kPerMessage;
+  for (const at::Tensor& part : inputs) {
+    checkSame(part, inputs[0], batch.doing());
+    batch.read(part);
+  }
+  for (const at::Tensor& part : outputs) {
+    checkSame(part, inputs[0], batch.doing());
+    batch.write(part);
+  }
+  const auto own = static_cast<size_t>(getRank());
+  checkElements(outputs[own], inputs[own].numel(), batch.doing());
+  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+// Elements for each rank: `splits` rows, or an even share of them where there are no splits.
+std::vector<int64_t> RingBackend::splitParts(const at::Tensor& tensor,
+                                             const std::vector<int64_t>& splits,
+                                             const char* doing) const {
+  c10d::checkSplitSizes(splits, tensor, getSize());
+  if (splits.empty()) {
+    return evenParts(tensor.numel() / getSize());
+  }
+  const int64_t rows = tensor.size(0);
+  std::vector<int64_t> parts;
+  for (const int64_t split : splits) {
+    TORCH_CHECK_VALUE(split >= 0, "ringcomm: ", doing, ": invalid split size: ", split);
+    parts.push_back(rows == 0 ? 0 : tensor.numel() / rows * split);
+  }
+  return parts;
+}
+
+RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                std::vector<int64_t>& outputSplits,
+                                                std::vector<int64_t>& inputSplits,
+                                                const c10d::AllToAllOptions& opts) {
+  Batch batch(OpType::ALLTOALL_BASE, "ringcomm:all_to_all", {input}, {output});
+  checkSame(output, input, batch.doing());
+  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ringcomm: ", batch.doing(),
+                    ": Tensors must be contiguous");
+  const std::vector<int64_t> sends = splitParts(input, inputSplits, batch.doing());
+  const std::vector<int64_t> receives = splitParts(output, outputSplits, batch.doing());
+  const auto own = static_cast<size_t>(getRank());
+  TORCH_CHECK_VALUE(sends[own] == receives[own], "ringcomm: ", batch.doing(),
+                    ": invalid split sizes: this rank sends itself ", sends[own],
+                    " elements, but expects ", receives[own]);
+  batch.begin(Collective::kAllToAll, input).count = OpDesc::kPerMessage;
+  batch.readParts(input, sends);
+  batch.writeParts(output, receives);
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 

@@ -65,6 +65,25 @@ class RingBackend final : public c10d::Backend {
                     const c10d::AllgatherOptions& opts) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& outputSplits,
+                        std::vector<int64_t>& inputSplits,
+                        const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) override;
 
@@ -82,8 +101,17 @@ class RingBackend final : public c10d::Backend {
   const Group& group() const { return *group_; }
 
  private:
-  void checkCount(const Tensors& tensors, const char* doing, const char* which) const;
+  void checkCount(size_t tensors, const char* doing, const char* which) const;
+  const Tensors& checkRootList(const std::vector<Tensors>& lists, int root, const char* doing,
+                               const char* which) const;
+  std::vector<int64_t> splitParts(const at::Tensor& tensor, const std::vector<int64_t>& splits,
+                                  const char* doing) const;
   std::vector<int64_t> evenParts(int64_t elements) const;
+  void setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
+                    const c10d::ReduceOp& op) const;
+  void addAllGather(Batch& batch, const at::Tensor& output, const at::Tensor& input) const;
+  void addReduceScatter(Batch& batch, const at::Tensor& output, const at::Tensor& input,
+                        const c10d::ReduceOp& op) const;
   void addAllReduce(Batch& batch, const at::Tensor& tensor, const c10d::ReduceOp& op) const;
   WorkPtr transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer, int tag, Batch batch);
   WorkPtr launch(Batch batch, std::chrono::milliseconds timeout, bool async);

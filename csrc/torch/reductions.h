@@ -13,26 +13,16 @@ struct Reduction {
   OpDesc::Scaled scaled = OpDesc::Scaled::kNo;
 };
 
-// PREMUL_SUM multiplies here. So does AVG in float16, whose sum may overflow where the average does
-// not; in the other types the sum is divided at the end, which loses less.
-inline Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int world) {
+// PREMUL_SUM multiplies first. So does AVG in float16, whose sum may overflow where the average
+// does not; in the other types the sum is divided at the end, which loses less.
+inline Reduction reductionOf(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   using Type = c10d::ReduceOp::RedOpType;
   switch (op.op_) {
-    case Type::PREMUL_SUM: {
-      const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-      if (factor->tensor_factor.defined()) {
-        memory.mul_(factor->tensor_factor.reshape({}));  // memory may have no dimension
-      } else {
-        memory.mul_(factor->double_factor);
-      }
+    case Type::PREMUL_SUM:
       return {ReduceOp::kSum, OpDesc::Scaled::kByFactor};
-    }
     case Type::AVG:
-      if (memory.scalar_type() == at::kHalf) {
-        memory.mul_(1.0 / world);
-        return {ReduceOp::kSum, OpDesc::Scaled::kByWorld};
-      }
-      return {ReduceOp::kAvg};
+      return tensor.scalar_type() == at::kHalf ? Reduction{ReduceOp::kSum, OpDesc::Scaled::kByWorld}
+                                               : Reduction{ReduceOp::kAvg};
     case Type::SUM:
       return {ReduceOp::kSum};
     case Type::PRODUCT:
@@ -50,6 +40,31 @@ inline Reduction scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, 
     default:
       TORCH_CHECK_VALUE(false, "ringcomm: unknown reduce op ", static_cast<int>(op.op_));
   }
+}
+
+// The caller's own part of the reduction, on the memory that is sent.
+inline void scaleFirst(const at::Tensor& memory, const c10d::ReduceOp& op, int world) {
+  const OpDesc::Scaled scaled = reductionOf(memory, op).scaled;
+  if (scaled == OpDesc::Scaled::kByWorld) {
+    memory.mul_(1.0 / world);
+  } else if (scaled == OpDesc::Scaled::kByFactor) {
+    const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+    if (factor->tensor_factor.defined()) {
+      memory.mul_(factor->tensor_factor.reshape({}));  // memory may have no dimension
+    } else {
+      memory.mul_(factor->double_factor);
+    }
+  }
+}
+
+// The same where the input must stay as it is: a scaled copy, if scaling is needed at all.
+inline at::Tensor scaledCopy(const at::Tensor& input, const c10d::ReduceOp& op, int world) {
+  if (reductionOf(input, op).scaled == OpDesc::Scaled::kNo) {
+    return input;
+  }
+  at::Tensor copy = input.detach().clone(at::MemoryFormat::Contiguous);
+  scaleFirst(copy, op, world);
+  return copy;
 }
 
 // Before anything is scaled or sent: whether the reduction exists for the elements, and its factor.

@@ -69,7 +69,7 @@ class Call {
         }
         return count;
       }
-      case Collective::kBarrier:
+      default:  // a barrier has no elements; the shapes drawn here are of no other kind
         break;
     }
     return 0;

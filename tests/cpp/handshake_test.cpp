@@ -381,7 +381,7 @@ TEST_CASE("a senseless hello is neither sent nor looked up") {
       [](Hello& h) { h.worldSize = 1; }, [](Hello& h) { h.worldSize = -4; },
       [](Hello& h) { h.fromRank = -1; }, [](Hello& h) { h.fromRank = 4; },
       [](Hello& h) { h.toRank = 4; },    [](Hello& h) { h.toRank = INT32_MIN; },
-      [](Hello& h) { h.toRank = 2; },    [](Hello& h) { h.kind = static_cast<ConnectionKind>(3); },
+      [](Hello& h) { h.toRank = 2; },    [](Hello& h) { h.kind = static_cast<ConnectionKind>(4); },
   };
   for (const auto& change : changes) {
     Hello hello = helloOf();
