@@ -70,7 +70,7 @@ CALLS = {
         r"all_gather: .*list.* 3 .* 2 ranks",
     ),
     "all_gather-size": (
-        lambda: dist.all_gather([torch.ones(2), torch.ones(3)], torch.ones(2)),
+        lambda: dist.all_gather([torch.ones(3), torch.ones(3)], torch.ones(2)),
         r"all_gather: .*size.* 2 elements, .* 3 ",
     ),
     "into-size": (
@@ -122,13 +122,6 @@ def test_quantized_tensor_is_refused():
     tensor = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
     with pytest.raises(TypeError, match=r"dtype"):
         raw().allreduce([tensor])
-    assert_group_works()
-
-
-@ranks(2)
-def test_unsupported_collective_says_so():
-    with pytest.raises(RuntimeError, match=r"ringcomm.* not support"):
-        raw().alltoall([torch.ones(1)] * 2, [torch.ones(1)] * 2)
     assert_group_works()
 
 

@@ -129,6 +129,16 @@ def test_gathered_shapes():
         assert (joined[2 * rank : 2 * rank + 2] == rank).all()
 
 
+@pytest.mark.parametrize("unit", [1, 100_000])
+@ranks(2, 3, 5)
+def test_all_gather_of_parts_of_different_sizes(unit):
+    here = place()
+    outputs = [torch.zeros(rank * unit) for rank in range(here.world)]
+    dist.all_gather(outputs, torch.full((here.rank * unit,), float(here.rank)))
+    for rank, output in enumerate(outputs):
+        assert (output == rank).all()
+
+
 @ranks(3)
 def test_objects():
     here = place()
