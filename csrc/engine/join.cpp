@@ -9,21 +9,35 @@ namespace ringcomm {
 namespace {
 
 constexpr char kSettingsKey[] = "settings";
-constexpr char kConfiguredSecret[] = "secret: configured\n";
-constexpr char kAgreedSecret[] = "secret: ";
+constexpr char kConfiguredSecret[] = "configured secret, proof ";
+constexpr char kAgreedSecret[] = "agreed secret ";
+constexpr char kCannotJoin[] = "cannot join: ";
+
+// Slices end between elements, whatever their type.
+constexpr int64_t kSliceUnit = 16;
 
 std::string addressKey(int rank) { return "address/" + std::to_string(rank); }
 
-Result<std::string> makeSecret() {
-  std::array<std::byte, 32> bytes{};
-  RC_RETURN_IF_ERROR(randomBytes(bytes));
+std::string hexOf(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
   for (const std::byte byte : bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
     text += kDigits[std::to_integer<int>(byte) >> 4];
     text += kDigits[std::to_integer<int>(byte) & 15];
   }
   return text;
+}
+
+Result<std::string> makeSecret() {
+  std::array<std::byte, 32> bytes{};
+  RC_RETURN_IF_ERROR(randomBytes(bytes));
+  return hexOf(bytes);
+}
+
+// Lets ranks see that they have the same secret, or not, without showing it. As strong as the
+// handshake's own proof: who can read the store can guess a weak secret offline.
+std::string proofOf(const std::string& secret, const std::string& group) {
+  return hexOf(hmacSha256(asBytes(secret), asBytes("ringcomm settings of " + group)));
 }
 
 }  // namespace
@@ -51,7 +65,19 @@ class Joiner {
         deadline_(deadline) {}
 
   Status run() {
+    const Status prepared = prepare();
+    if (!prepared.ok()) {
+      // Others learn at once why this rank will not come. If the store fails, they time out.
+      (void)rendezvous_.set(addressKey(spec_.rank), kCannotJoin + prepared.message());
+      return prepared;
+    }
+    return collectAddresses();
+  }
+
+ private:
+  Status prepare() {
     RC_RETURN_IF_ERROR(spec_.rank == 0 ? publishSettings() : adoptSettings());
+    spec_.options.sliceBytes -= spec_.options.sliceBytes % kSliceUnit;
     Result<Tuning> tuning = tuningOf(spec_.options);
     RC_RETURN_IF_ERROR(tuning.status());
     group_->tuning_ = *tuning;
@@ -59,21 +85,19 @@ class Joiner {
     group_->engine_.addGroup(group_->id_, group_);
     Result<Candidates> mine = group_->engine_.candidates(spec_.routeTo);
     RC_RETURN_IF_ERROR(mine.status());
-    RC_RETURN_IF_ERROR(rendezvous_.set(addressKey(spec_.rank), encodeCandidates(*mine)));
-    return collectAddresses();
+    return rendezvous_.set(addressKey(spec_.rank), encodeCandidates(*mine));
   }
 
- private:
   Status publishSettings() {
-    std::string settings = kConfiguredSecret;
     secret_ = spec_.options.secret;
+    std::string line = kConfiguredSecret + proofOf(secret_, spec_.name);
     if (secret_.empty()) {
       Result<std::string> made = makeSecret();
       RC_RETURN_IF_ERROR(made.status());
       secret_ = *made;
-      settings = kAgreedSecret + secret_ + "\n";
+      line = kAgreedSecret + secret_;
     }
-    return rendezvous_.set(kSettingsKey, settings + encodeGroupOptions(spec_.options));
+    return rendezvous_.set(kSettingsKey, line + "\n" + encodeGroupOptions(spec_.options));
   }
 
   Status adoptSettings() {
@@ -81,26 +105,36 @@ class Joiner {
     if (!settings.ok()) {
       return settings.status().code() == Code::kTimeout ? missing({0}) : settings.status();
     }
-    const size_t lineEnd = std::min(settings->find('\n'), settings->size() - 1) + 1;
-    const std::string line = settings->substr(0, lineEnd);
-    secret_ = spec_.options.secret;
-    if (line == kConfiguredSecret) {
-      if (secret_.empty()) {
-        return {Code::kInvalidArgument,
-                "rank 0 has a secret configured and this rank has none: set the option secret "
-                "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
-      }
-    } else if (line.starts_with(kAgreedSecret)) {
-      if (!secret_.empty()) {
-        return {Code::kInvalidArgument,
-                "this rank has a secret configured and rank 0 has none: set the option secret "
-                "(RINGCOMM_SECRET) to the same value on all ranks, or on none"};
-      }
-      secret_ = line.substr(sizeof kAgreedSecret - 1, line.size() - sizeof kAgreedSecret);
-    } else {
+    const size_t lineEnd = settings->find('\n');
+    if (lineEnd == std::string::npos) {
       return {Code::kProtocol, "rank 0 published settings that make no sense"};
     }
-    return adoptGroupOptions(spec_.options, settings->substr(lineEnd));
+    RC_RETURN_IF_ERROR(adoptSecret(settings->substr(0, lineEnd)));
+    return adoptGroupOptions(spec_.options, settings->substr(lineEnd + 1));
+  }
+
+  Status adoptSecret(const std::string& line) {
+    secret_ = spec_.options.secret;
+    const bool agreed = line.starts_with(kAgreedSecret);
+    const std::string same =
+        ": set the option secret (RINGCOMM_SECRET) to the same value on all ranks, or on none";
+    if (agreed && secret_.empty()) {
+      secret_ = line.substr(sizeof kAgreedSecret - 1);
+      return {};
+    }
+    if (agreed) {
+      return {Code::kInvalidArgument,
+              "this rank has a secret configured and rank 0 has none" + same};
+    }
+    if (secret_.empty()) {
+      return {Code::kInvalidArgument,
+              "rank 0 has a secret configured and this rank has none" + same};
+    }
+    if (line != kConfiguredSecret + proofOf(secret_, spec_.name)) {
+      return {Code::kRefused, "the secrets of rank 0 and of rank " + std::to_string(spec_.rank) +
+                                  " differ" + same};
+    }
+    return {};
   }
 
   Status collectAddresses() {
@@ -115,6 +149,9 @@ class Joiner {
         }
         absent.push_back(rank);
         continue;
+      }
+      if (encoded->starts_with(kCannotJoin)) {
+        return Status(Code::kRefused, "rank " + std::to_string(rank) + " " + *encoded, rank);
       }
       Result<Candidates> candidates = decodeCandidates(*encoded);
       if (!candidates.ok()) {

@@ -68,6 +68,8 @@ Result<UniqueFd> listenOnAll(uint16_t port, const SocketOptions& options) {
       setInt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
     }
     setBuffers(fd.get(), options);
+    // Tried here, where it fails at once, on every rank, and not when a peer is connected.
+    RC_RETURN_IF_ERROR(prepareConnection(fd.get(), options));
     failure = bindAndListen(fd.get(), address);
     if (failure.ok()) {
       return fd;
