@@ -1,9 +1,11 @@
 #include "torch/backend.h"
 
 #include "torch/batch.h"
+#include "torch/checks.h"
 #include "torch/monitored_barrier.h"
 #include "torch/process.h"
 #include "torch/reductions.h"
+#include "torch/sparse.h"
 #include "torch/store_rendezvous.h"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -14,53 +16,7 @@
 
 namespace ringcomm {
 
-namespace {
-
 using c10d::OpType;
-
-const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing,
-                    ": requires a single-element tensor list, got ", tensors.size());
-  return tensors[0];
-}
-
-void checkElements(const at::Tensor& tensor, int64_t elements, const char* doing) {
-  TORCH_CHECK_VALUE(tensor.numel() == elements, "ringcomm: ", doing,
-                    ": invalid tensor size: expected ", elements, " elements, got ", tensor.numel(),
-                    " in a tensor of sizes ", tensor.sizes());
-}
-
-void checkPairs(const RingBackend::Tensors& outputs, const RingBackend::Tensors& inputs,
-                const char* doing) {
-  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "ringcomm: ", doing,
-                    ": requires input/output tensor lists to have the same length, which is not 0; "
-                    "got ",
-                    inputs.size(), " and ", outputs.size());
-}
-
-RingBackend::Tensors flatten(const std::vector<RingBackend::Tensors>& lists) {
-  RingBackend::Tensors all;
-  for (const RingBackend::Tensors& list : lists) {
-    all.insert(all.end(), list.begin(), list.end());
-  }
-  return all;
-}
-
-int checkRoot(int64_t root, int64_t rootTensor, int size, const char* doing) {
-  TORCH_CHECK_VALUE(root >= 0 && root < size, "ringcomm: ", doing, ": invalid root rank: ", root,
-                    "; allowed: 0 to ", size - 1);
-  TORCH_CHECK_VALUE(rootTensor == 0, "ringcomm: ", doing, ": invalid root tensor: ", rootTensor,
-                    "; allowed: 0");
-  return static_cast<int>(root);
-}
-
-void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* doing) {
-  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
-                    ": invalid tensor type: expected ", first.scalar_type(), ", got ",
-                    tensor.scalar_type());
-}
-
-}  // namespace
 
 RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          c10::intrusive_ptr<RingOptions> options, const Place& place)
@@ -149,8 +105,44 @@ void RingBackend::addAllReduce(Batch& batch, const at::Tensor& tensor,
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Batch batch(OpType::ALLREDUCE, "ringcomm:all_reduce", tensors, tensors);
-  addAllReduce(batch, only(tensors, batch.doing()), opts.reduceOp);
+  const at::Tensor& tensor = only(tensors, batch.doing());
+  if (tensor.defined() && tensor.layout() == at::kSparse) {
+    addSparseSum(batch, tensor, opts);
+  } else {
+    addAllReduce(batch, tensor, opts.reduceOp);
+  }
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
+}
+
+// How many non-zeros each rank has must be known before there is room for them: that exchange is
+// waited for here, on the caller's thread, so that the order of operations is every rank's.
+void RingBackend::addSparseSum(Batch& batch, const at::Tensor& tensor,
+                               const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK_VALUE(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "ringcomm: ", batch.doing(),
+                    ": only SUM is defined for sparse tensors");
+  const at::Tensor mine = tensor.detach().coalesce();
+  checkTensor(mine.values(), batch.doing());
+  at::Tensor nonZeros = at::empty({getSize()}, at::kLong);
+  Batch sizes(OpType::ALLGATHER, "ringcomm:all_gather", {}, {});
+  addAllGather(sizes, nonZeros, at::full({1}, mine._nnz(), at::kLong));
+  launch(std::move(sizes), opts.timeout, false)->wait();
+
+  const SparseParts parts(mine,
+                          {nonZeros.data_ptr<int64_t>(), nonZeros.data_ptr<int64_t>() + getSize()});
+  addBlocks(batch, parts.indices, mine.indices());
+  addBlocks(batch, parts.values, mine.values());
+  batch.finally([parts, target = tensor.detach()] { target.copy_(parts.sum(target.sizes())); });
+}
+
+// An all_gather of blocks of different sizes.
+void RingBackend::addBlocks(Batch& batch, const Tensors& outputs, const at::Tensor& input) const {
+  checkElements(outputs[static_cast<size_t>(getRank())], input.numel(), batch.doing());
+  batch.begin(Collective::kAllGather, input).count = OpDesc::kPerMessage;
+  batch.read(input);
+  for (const at::Tensor& output : outputs) {
+    checkSame(output, input, batch.doing());
+    batch.write(output);
+  }
 }
 
 RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
@@ -186,13 +178,7 @@ RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tenso
   TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", batch.doing(),
                     ": requires a single-element output list, got ", outputs.size());
   checkCount(outputs[0].size(), batch.doing(), "output");
-  checkElements(outputs[0][static_cast<size_t>(getRank())], input.numel(), batch.doing());
-  batch.begin(Collective::kAllGather, input).count = OpDesc::kPerMessage;
-  batch.read(input);
-  for (const at::Tensor& part : outputs[0]) {
-    checkSame(part, input, batch.doing());
-    batch.write(part);
-  }
+  addBlocks(batch, outputs[0], input);
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 

@@ -58,6 +58,9 @@ class RingBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    return allreduce(tensors, opts);
+  }
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
@@ -110,6 +113,8 @@ class RingBackend final : public c10d::Backend {
   void setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
                     const c10d::ReduceOp& op) const;
   void addAllGather(Batch& batch, const at::Tensor& output, const at::Tensor& input) const;
+  void addBlocks(Batch& batch, const Tensors& outputs, const at::Tensor& input) const;
+  void addSparseSum(Batch& batch, const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   void addReduceScatter(Batch& batch, const at::Tensor& output, const at::Tensor& input,
                         const c10d::ReduceOp& op) const;
   void addAllReduce(Batch& batch, const at::Tensor& tensor, const c10d::ReduceOp& op) const;

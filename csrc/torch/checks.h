@@ -1,0 +1,55 @@
+#pragma once
+
+#include "torch/backend.h"
+#include "torch/tensors.h"
+
+#include <cstdint>
+#include <vector>
+
+// What torch's callers can get wrong, in the words that upstream's tests look for, each with the
+// value found and what is allowed. Included by backend.cpp only.
+namespace ringcomm {
+
+inline const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing,
+                    ": requires a single-element tensor list, got ", tensors.size());
+  return tensors[0];
+}
+
+inline void checkElements(const at::Tensor& tensor, int64_t elements, const char* doing) {
+  TORCH_CHECK_VALUE(tensor.numel() == elements, "ringcomm: ", doing,
+                    ": invalid tensor size: expected ", elements, " elements, got ", tensor.numel(),
+                    " in a tensor of sizes ", tensor.sizes());
+}
+
+inline void checkPairs(const RingBackend::Tensors& outputs, const RingBackend::Tensors& inputs,
+                       const char* doing) {
+  TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "ringcomm: ", doing,
+                    ": requires input/output tensor lists to have the same length, which is not 0; "
+                    "got ",
+                    inputs.size(), " and ", outputs.size());
+}
+
+inline RingBackend::Tensors flatten(const std::vector<RingBackend::Tensors>& lists) {
+  RingBackend::Tensors all;
+  for (const RingBackend::Tensors& list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+inline int checkRoot(int64_t root, int64_t rootTensor, int size, const char* doing) {
+  TORCH_CHECK_VALUE(root >= 0 && root < size, "ringcomm: ", doing, ": invalid root rank: ", root,
+                    "; allowed: 0 to ", size - 1);
+  TORCH_CHECK_VALUE(rootTensor == 0, "ringcomm: ", doing, ": invalid root tensor: ", rootTensor,
+                    "; allowed: 0");
+  return static_cast<int>(root);
+}
+
+inline void checkSame(const at::Tensor& tensor, const at::Tensor& first, const char* doing) {
+  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), "ringcomm: ", doing,
+                    ": invalid tensor type: expected ", first.scalar_type(), ", got ",
+                    tensor.scalar_type());
+}
+
+}  // namespace ringcomm
