@@ -60,7 +60,7 @@ class Stranger {
 };
 
 std::string prologueOf(char version, char type, Refusal reason) {
-  return std::string("RNGC") + version + '\0' + type + static_cast<char>(reason);
+  return {'R', 'N', 'G', 'C', version, '\0', type, static_cast<char>(reason)};
 }
 
 // Answers every HELLO with these bytes, and keeps the connection.
@@ -90,7 +90,7 @@ TEST_CASE("refused everywhere: lost within three seconds, naming all addresses a
   CHECK(secondsSince(start) < 3.0);
   CHECK(fd.status().code() == Code::kPeerLost);
   CHECK(fd.status().rank() == 2);
-  const std::string& message = fd.status().message();
+  const std::string message = fd.status().message();
   CAPTURE(message);
   CHECK(message.find("rank 2 (host b)") != std::string::npos);
   CHECK(message.find("Connection refused") != std::string::npos);
@@ -122,9 +122,11 @@ TEST_CASE("a peer that begins to listen a moment later is found") {
 
 TEST_CASE("whatever a stranger at the first address says, the peer at the second is reached") {
   TestListener listener;
-  std::vector<std::string> answers = {"", "HTTP/1.1 400 Bad Request\r\n\r\n",
-                                      prologueOf(2, 2, Refusal::kNone),
-                                      prologueOf(1, 2, Refusal::kNone) + std::string(64, 'x')};
+  std::vector<std::string> answers;
+  answers.emplace_back("");
+  answers.emplace_back("HTTP/1.1 400 Bad Request\r\n\r\n");
+  answers.push_back(prologueOf(2, 2, Refusal::kNone));
+  answers.push_back(prologueOf(1, 2, Refusal::kNone).append(64, 'x'));
   for (int reason = 1; reason <= static_cast<int>(Refusal::kClosing); ++reason) {
     answers.push_back(prologueOf(1, kRefusalType, static_cast<Refusal>(reason)));
   }

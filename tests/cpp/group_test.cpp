@@ -36,7 +36,9 @@ struct Setting {
 // Every collective, with sizes around what splits into blocks, slices and shares.
 std::vector<CallShape> everyCall(int world) {
   std::vector<CallShape> shapes;
-  for (const size_t count : {0, 1, 2, 5, 1000, 20011, 140003}) {
+  const size_t largest = kSlowness > 1 ? 50021 : 140003;
+  for (const size_t count :
+       {size_t{0}, size_t{1}, size_t{2}, size_t{5}, size_t{1000}, size_t{20011}, largest}) {
     for (const auto& [dtype, op] :
          {std::pair{DType::kFloat32, ReduceOp::kSum}, std::pair{DType::kFloat32, ReduceOp::kAvg},
           std::pair{DType::kInt64, ReduceOp::kMax}, std::pair{DType::kUInt8, ReduceOp::kSum},
