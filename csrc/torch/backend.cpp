@@ -131,7 +131,11 @@ void RingBackend::addSparseSum(Batch& batch, const at::Tensor& tensor,
                           {nonZeros.data_ptr<int64_t>(), nonZeros.data_ptr<int64_t>() + getSize()});
   addBlocks(batch, parts.indices, mine.indices());
   addBlocks(batch, parts.values, mine.values());
-  batch.finally([parts, target = tensor.detach()] { target.copy_(parts.sum(target.sizes())); });
+  // The tensor itself: a detached one would get new indices and values of its own.
+  batch.finally([parts, tensor] {
+    const c10::AutoGradMode noGrad(false);
+    tensor.copy_(parts.sum(tensor.sizes()));
+  });
 }
 
 // An all_gather of blocks of different sizes.

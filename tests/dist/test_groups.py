@@ -299,24 +299,22 @@ def test_same_secret(count):
 
 
 @ranks(2, backend=None)
-def test_different_secrets_fail_within_seconds_on_all_ranks():
+def test_different_secrets_fail_at_once_on_all_ranks():
     start = time.monotonic()
-    with group(pg_options=ringcomm.Options(secret=f"mine {place().rank}")):
-        with pytest.raises(RuntimeError, match=r"(?i)secret"):
-            total()
-        assert time.monotonic() - start < 6
+    options = ringcomm.Options(secret=f"mine {place().rank}")
+    with pytest.raises(RuntimeError, match=r"secrets of rank 0 and of rank 1 differ"):
+        start_and_use(pg_options=options, timeout=timedelta(seconds=10))
+    assert time.monotonic() - start < 3
 
 
 @pytest.mark.parametrize("who", [0, 1])
 @ranks(2, backend=None)
 def test_secret_on_one_rank_only(who):
-    """The rank that is not rank 0 sees it at once; rank 0 at the latest when it times out."""
     here = place()
     options = ringcomm.Options(secret="mine") if here.rank == who else ringcomm.Options()
     start = time.monotonic()
-    text = r"secret.*same value on all ranks" if here.rank == 1 else r"rank 1"
-    with pytest.raises((ValueError, RuntimeError), match=text):
-        start_and_use(pg_options=options, timeout=timedelta(seconds=2))
-    assert time.monotonic() - start < 4
+    with pytest.raises((ValueError, RuntimeError), match=r"secret.*same value on all ranks"):
+        start_and_use(pg_options=options, timeout=timedelta(seconds=10))
+    assert time.monotonic() - start < 3
     if dist.is_initialized():
         dist.destroy_process_group()
