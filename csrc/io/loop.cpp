@@ -142,7 +142,9 @@ void Loop::assist(const std::function<bool()>& done, TimePoint deadline, Duratio
     if (done() || now >= deadline) {
       break;
     }
-    poll(now < spinEnd ? Duration::zero() : deadline - now);
+    if (poll(now < spinEnd ? Duration::zero() : deadline - now)) {
+      spinEnd = Clock::now() + spin;
+    }
   }
   lastAssistNs_.store(nowNs());
   state_.store(State::kParked);
@@ -182,7 +184,7 @@ void Loop::turn() {
   running_.clear();
 }
 
-void Loop::poll(Duration longest) {
+bool Loop::poll(Duration longest) {
   if (!timers_.empty()) {
     longest = std::min(longest, timers_.begin()->first.first - Clock::now());
   }
@@ -205,8 +207,10 @@ void Loop::poll(Duration longest) {
       handler->onEvents(events[i].events);
     }
   }
+  const bool happened = batchSize_ > 0;
   batch_ = nullptr;
   batchSize_ = 0;
+  return happened;
 }
 
 void Loop::fireTimers() {

@@ -64,7 +64,8 @@ class Loop {
   void postQuietly(Task task);
 
   // Runs the loop on the calling thread until done() or the deadline, sleeping when nothing is to
-  // be done; before it sleeps it polls for `spin`. Returns at once if another thread assists.
+  // be done; before it sleeps it polls for `spin` since anything last happened. Returns at once if
+  // another thread assists.
   void assist(const std::function<bool()>& done, TimePoint deadline, Duration spin);
 
   // Tells that somebody depends on this loop's progress (an operation in flight): after an assist
@@ -97,7 +98,7 @@ class Loop {
   void threadMain();
   void park();
   void turn();
-  void poll(Duration longest);
+  bool poll(Duration longest);  // true if anything happened
   bool nothingReady();
   void fireTimers();
   void wake() noexcept;

@@ -31,6 +31,10 @@ class MonitoredBarrier {
       set(keyOf(rank_), "here");
       return hearVerdict(deadline, timeout);
     }
+    if (timeout <= std::chrono::milliseconds(0)) {
+      return publish("Rank 0 timed out in monitoredBarrier after " +
+                     std::to_string(timeout.count()) + " ms");
+    }
     std::vector<int> missing;
     for (int rank = 1; rank < size_; ++rank) {
       if (!comes(keyOf(rank), deadline)) {
@@ -40,7 +44,12 @@ class MonitoredBarrier {
         }
       }
     }
-    const std::string verdict = missing.empty() ? "" : describe(missing, timeout, waitAllRanks);
+    return publish(missing.empty() ? "" : describe(missing, timeout, waitAllRanks));
+  }
+
+ private:
+  // What rank 0 has found: to the others, and to its own caller.
+  std::string publish(const std::string& verdict) {
     set(prefix_ + "verdict", verdict.empty() ? "ok" : verdict);
     for (int rank = 1; rank < size_; ++rank) {
       store_.deleteKey(keyOf(rank));
@@ -48,7 +57,6 @@ class MonitoredBarrier {
     return verdict;
   }
 
- private:
   static std::string prefixOf(uint64_t number) {
     return "monitored_barrier/" + std::to_string(number) + "/";
   }
