@@ -19,6 +19,9 @@ constexpr std::chrono::milliseconds kVictimTime{800};
 // How long a rank that was asked to dial may take; the one who asked has its own deadline.
 constexpr std::chrono::seconds kKnockTime{60};
 
+// How long a rank waits for a lower one to dial before it knocks.
+constexpr std::chrono::milliseconds kKnockDelay{250};
+
 }  // namespace
 
 Peers::Peers(Setup setup)
@@ -34,9 +37,7 @@ void Peers::introduce(std::vector<Candidates> candidates, std::vector<std::strin
   candidates_ = std::move(candidates);
   names_ = std::move(names);
   for (int peer = 0; peer < setup_.world; ++peer) {
-    if (at(peer).knocked) {
-      answerKnock(peer);
-    }
+    answerKnocks(peer);
   }
 }
 
@@ -62,12 +63,23 @@ void Peers::connect(int peer, TimePoint deadline) {
   }
   at(peer).wanted = true;
   if (peer < setup_.rank) {
-    return;  // it dials as soon as it needs us, too
+    knockSoon(peer, deadline);
+    return;
   }
   dialControl(peer, deadline);
   for (int lane = 0; lane < setup_.lanes && !failed_; ++lane) {
     dial(peer, ConnectionKind::kData, lane, deadline);
   }
+}
+
+// The peer dials as soon as it needs us, too, which is usually now. If not, we look whether it is
+// alive, and get the control link that tells when it no longer is.
+void Peers::knockSoon(int peer, TimePoint deadline) {
+  at(peer).knockTimer = loop_.startTimer(Clock::now() + kKnockDelay, [this, peer, deadline] {
+    if (!at(peer).controlSeen && mayConnect(peer)) {
+      dial(peer, ConnectionKind::kKnock, 0, deadline);
+    }
+  });
 }
 
 void Peers::connectMail(int peer, TimePoint deadline) {
@@ -168,7 +180,8 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
   Peer& state = at(peer);
   if (kind == ConnectionKind::kKnock) {
     if (peer > setup_.rank) {
-      answerKnock(peer);
+      (lane == mailLane() ? state.mailKnock : state.laneKnock) = true;
+      answerKnocks(peer);
     }
     return;  // either way the connection has done its work
   }
@@ -190,9 +203,14 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
 }
 
 // A knock may come before this rank knows the addresses; introduce() goes on from there.
-void Peers::answerKnock(int peer) {
-  at(peer).knocked = true;
-  if (!candidates_.empty()) {
+void Peers::answerKnocks(int peer) {
+  if (candidates_.empty()) {
+    return;
+  }
+  if (at(peer).laneKnock) {
+    connect(peer, Clock::now() + kKnockTime);
+  }
+  if (at(peer).mailKnock) {
     connectMail(peer, Clock::now() + kKnockTime);
   }
 }
@@ -309,6 +327,7 @@ void Peers::announce(const Status& cause) {
   message.text = cause.message();
   for (Peer& peer : peers_) {
     loop_.cancelTimer(peer.verdictTimer);
+    loop_.cancelTimer(peer.knockTimer);
     if (peer.control != nullptr) {
       peer.control->send(message);
     }
@@ -324,6 +343,7 @@ void Peers::close() {
   goodbye.kind = ControlKind::kGoodbye;
   for (Peer& peer : peers_) {
     loop_.cancelTimer(peer.verdictTimer);
+    loop_.cancelTimer(peer.knockTimer);
     peer.dialers.clear();
     if (peer.control != nullptr) {
       peer.control->send(goodbye);

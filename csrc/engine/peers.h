@@ -83,7 +83,9 @@ class Peers {
     bool wanted = false;
     bool mailWanted = false;
     bool controlDialed = false;
-    bool knocked = false;
+    bool laneKnock = false;  // the peer has asked to be dialed, for collectives
+    bool mailKnock = false;  // the same for messages
+    Loop::TimerId knockTimer{};
     bool left = false;  // said goodbye
     bool controlSeen = false;
     std::vector<bool> laneSeen;
@@ -97,7 +99,8 @@ class Peers {
   void dial(int peer, ConnectionKind kind, int lane, TimePoint deadline);
   void dialControl(int peer, TimePoint deadline);
   void established(UniqueFd fd, int peer, ConnectionKind kind, int lane);
-  void answerKnock(int peer);
+  void knockSoon(int peer, TimePoint deadline);
+  void answerKnocks(int peer);
   void onMessage(int peer, const ControlMessage& message);
   void onControlEnded(int peer, const Status& why);
   void onAnswer(int peer, const ControlMessage& answer);

@@ -53,7 +53,7 @@ def wait_then_reduce(link: Link) -> None:
     link.until_error(lambda: dist.all_reduce(tensor))
 
 
-@pytest.mark.parametrize(("world", "victim"), [(2, 1), (3, 1)])
+@pytest.mark.parametrize(("world", "victim"), [(2, 1), (3, 1), (2, 0), (3, 0)])
 def test_killed_before_the_first_operation(world: int, victim: int) -> None:
     with Ranks(wait_then_reduce, world) as ranks:
         ranks.all_say("ready")
