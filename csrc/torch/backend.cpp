@@ -9,7 +9,6 @@
 #include "torch/store_rendezvous.h"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
-#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -360,23 +359,6 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
-// Elements for each rank: `splits` rows, or an even share of them where there are no splits.
-std::vector<int64_t> RingBackend::splitParts(const at::Tensor& tensor,
-                                             const std::vector<int64_t>& splits,
-                                             const char* doing) const {
-  c10d::checkSplitSizes(splits, tensor, getSize());
-  if (splits.empty()) {
-    return evenParts(tensor.numel() / getSize());
-  }
-  const int64_t rows = tensor.size(0);
-  std::vector<int64_t> parts;
-  for (const int64_t split : splits) {
-    TORCH_CHECK_VALUE(split >= 0, "ringcomm: ", doing, ": invalid split size: ", split);
-    parts.push_back(rows == 0 ? 0 : tensor.numel() / rows * split);
-  }
-  return parts;
-}
-
 RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                 std::vector<int64_t>& outputSplits,
                                                 std::vector<int64_t>& inputSplits,
@@ -385,8 +367,8 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   checkSame(output, input, batch.doing());
   TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ringcomm: ", batch.doing(),
                     ": Tensors must be contiguous");
-  const std::vector<int64_t> sends = splitParts(input, inputSplits, batch.doing());
-  const std::vector<int64_t> receives = splitParts(output, outputSplits, batch.doing());
+  const Splits sends = elementsOf({"input", input, inputSplits}, getSize(), batch.doing());
+  const Splits receives = elementsOf({"output", output, outputSplits}, getSize(), batch.doing());
   const auto own = static_cast<size_t>(getRank());
   TORCH_CHECK_VALUE(sends[own] == receives[own], "ringcomm: ", batch.doing(),
                     ": invalid split sizes: this rank sends itself ", sends[own],
@@ -406,8 +388,6 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
 RingBackend::WorkPtr RingBackend::transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer,
                                            int tag, Batch batch) {
   const at::Tensor& tensor = only(tensors, batch.doing());
-  TORCH_CHECK_VALUE(peer >= kAnyPeer && peer < getSize(), "ringcomm: ", batch.doing(),
-                    ": invalid rank: ", peer, "; allowed: 0 to ", getSize() - 1);
   OpDesc& desc = batch.begin(Collective::kBarrier, tensor);
   desc.transfer = transfer;
   desc.peer = peer;
@@ -421,13 +401,15 @@ RingBackend::WorkPtr RingBackend::transfer(Tensors& tensors, OpDesc::Transfer tr
 }
 
 RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int dstRank, int tag) {
-  return transfer(tensors, OpDesc::Transfer::kSend, dstRank, tag,
-                  Batch(OpType::SEND, "ringcomm:send", tensors, tensors));
+  Batch batch(OpType::SEND, "ringcomm:send", tensors, tensors);
+  checkPeer(dstRank, getSize(), batch.doing());
+  return transfer(tensors, OpDesc::Transfer::kSend, dstRank, tag, std::move(batch));
 }
 
 RingBackend::WorkPtr RingBackend::recv(Tensors& tensors, int srcRank, int tag) {
-  return transfer(tensors, OpDesc::Transfer::kReceive, srcRank, tag,
-                  Batch(OpType::RECV, "ringcomm:recv", tensors, tensors));
+  Batch batch(OpType::RECV, "ringcomm:recv", tensors, tensors);
+  checkPeer(srcRank, getSize(), batch.doing());
+  return transfer(tensors, OpDesc::Transfer::kReceive, srcRank, tag, std::move(batch));
 }
 
 RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {

@@ -52,4 +52,47 @@ inline void checkSame(const at::Tensor& tensor, const at::Tensor& first, const c
                     tensor.scalar_type());
 }
 
+inline void checkPeer(int peer, int size, const char* doing) {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < size, "ringcomm: ", doing, ": invalid rank: ", peer,
+                    "; allowed: 0 to ", size - 1);
+}
+
+// Numbers for each rank.
+using Splits = std::vector<int64_t>;
+
+// A tensor that is split among the ranks by rows, and how: evenly where `rows` is empty.
+struct SplitTensor {
+  const char* which;
+  const at::Tensor& tensor;
+  const Splits& rows;
+};
+
+// The elements of each rank's part.
+inline Splits elementsOf(const SplitTensor& split, int size, const char* doing) {
+  const at::Tensor& tensor = split.tensor;
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "ringcomm: ", doing, ": invalid ", split.which,
+                    " tensor: it has no dimension to split among the ranks");
+  const auto ranks = static_cast<size_t>(size);
+  const int64_t rows = tensor.size(0);
+  if (split.rows.empty()) {
+    TORCH_CHECK_VALUE(rows % size == 0, "ringcomm: ", doing, ": invalid ", split.which,
+                      " tensor: its dim 0 of ", rows, " does not divide equally across ", size,
+                      " ranks");
+    return Splits(ranks, tensor.numel() / size);
+  }
+  TORCH_CHECK_VALUE(split.rows.size() == ranks, "ringcomm: ", doing, ": invalid ", split.which,
+                    " split sizes: ", split.rows, "; expected one for each of ", size, " ranks");
+  Splits elements;
+  int64_t left = rows;
+  for (const int64_t part : split.rows) {
+    TORCH_CHECK_VALUE(part >= 0 && part <= left, "ringcomm: ", doing, ": invalid ", split.which,
+                      " split sizes: ", split.rows, "; allowed: 0 or more, together ", rows);
+    left -= part;
+    elements.push_back(rows == 0 ? 0 : tensor.numel() / rows * part);
+  }
+  TORCH_CHECK_VALUE(left == 0, "ringcomm: ", doing, ": invalid ", split.which,
+                    " split sizes: ", split.rows, "; their sum has to be dim 0, which is ", rows);
+  return elements;
+}
+
 }  // namespace ringcomm
