@@ -35,7 +35,7 @@ namespace ringcomm {
     "algorithms to use whatever the size: all_reduce=ring,broadcast=tree; bench lists them")       \
   X(G, directBytes, "direct_bytes", 65536, 0, 1099511627776,                                       \
     "all_reduce goes directly to everybody while a rank sends no more than this in all")           \
-  X(G, scatterGatherBytes, "scatter_gather_bytes", 1048576, 0, 1099511627776,                      \
+  X(G, scatterGatherBytes, "scatter_gather_bytes", 131072, 0, 1099511627776,                       \
     "largest all_reduce done in two exchanges; raise it where the delay is long")
 
 struct Options {

@@ -65,7 +65,7 @@ class Joiner {
         deadline_(deadline) {}
 
   Status run() {
-    const Status prepared = prepare();
+    Status prepared = prepare();
     if (!prepared.ok()) {
       // Others learn at once why this rank will not come. If the store fails, they time out.
       (void)rendezvous_.set(addressKey(spec_.rank), kCannotJoin + prepared.message());
@@ -131,8 +131,8 @@ class Joiner {
               "rank 0 has a secret configured and this rank has none" + same};
     }
     if (line != kConfiguredSecret + proofOf(secret_, spec_.name)) {
-      return {Code::kRefused, "the secrets of rank 0 and of rank " + std::to_string(spec_.rank) +
-                                  " differ" + same};
+      return {Code::kRefused,
+              "the secrets of rank 0 and of rank " + std::to_string(spec_.rank) + " differ" + same};
     }
     return {};
   }

@@ -5,6 +5,12 @@
 
 namespace ringcomm {
 
+namespace {
+
+Status senseless() { return {Code::kProtocol, "a point-to-point frame that makes no sense here"}; }
+
+}  // namespace
+
 MailLane::MailLane(Loop& loop, MailObserver& observer, int peer, uint32_t sliceBytes)
     : loop_(loop), observer_(observer), peer_(peer), sliceBytes_(sliceBytes) {}
 
@@ -57,6 +63,7 @@ void MailLane::giveCredit(uint64_t bytes) {
   owedCredit_ += bytes;
   if (owedCredit_ >= kCreditBytes / 4) {
     queueFrame(MailKind::kCredit, {0, 0, DType::kByte, owedCredit_}, 0, nullptr);
+    lentCredit_ -= owedCredit_;
     owedCredit_ = 0;
   }
 }
@@ -70,6 +77,11 @@ void MailLane::run() noexcept {
   if (sent || received) {
     loop_.makeReady(this);
   }
+}
+
+void MailLane::lost(int error) noexcept {
+  ended_ = true;
+  observer_.mailLost(*this, error);
 }
 
 // What to write next: frames that are due, else the next slice of a message that was asked for.
@@ -114,7 +126,7 @@ bool MailLane::pumpSends() noexcept {
                              {const_cast<std::byte*>(outBytes_), outLeft_}};
     const LaneIo io = lane_->send(pieces, 2);
     if (io.failed()) {
-      observer_.mailLost(*this, io.error);
+      lost(io.error);
       return false;
     }
     if (io.bytes == 0) {
@@ -146,7 +158,7 @@ bool MailLane::pumpReceives() noexcept {
                : iovec{inBytes_, inLeft_};
     const LaneIo io = lane_->receive(&piece, 1);
     if (io.failed()) {
-      observer_.mailLost(*this, io.error);
+      lost(io.error);
       return false;
     }
     if (io.bytes == 0) {
@@ -161,6 +173,7 @@ bool MailLane::pumpReceives() noexcept {
       }
       const Status begun = beginFrame();
       if (!begun.ok()) {
+        lane_.reset();  // nothing that follows can be told apart
         observer_.mailViolated(*this, begun);
         return false;
       }
@@ -180,23 +193,15 @@ Status MailLane::beginFrame() noexcept {
   RC_RETURN_IF_ERROR(decoded.status());
   inFrame_ = *decoded;
   inLeft_ = inFrame_.length;
-  const MailHead head{inFrame_.sequence, inFrame_.root, static_cast<DType>(inFrame_.dtype),
-                      inFrame_.count};
-  const Status senseless(Code::kProtocol, "a point-to-point frame that makes no sense here");
   switch (static_cast<MailKind>(inFrame_.collective)) {
     case MailKind::kEager:
-      if (inLeft_ > kEagerBytes || inLeft_ != head.bytes()) {
-        return senseless;
-      }
-      inBytes_ = observer_.arriving(*this, head, false);
-      return {};
+      return beginMessage(false);
     case MailKind::kAnnounce:
-      observer_.arriving(*this, head, true);
-      return inLeft_ == 0 ? Status() : senseless;
+      return beginMessage(true);
     case MailKind::kRequest: {
       const auto found = announced_.find(inFrame_.sequence);
       if (found == announced_.end() || inLeft_ != 0) {
-        return senseless;
+        return senseless();
       }
       flows_.push_back({found->first, found->second});
       announced_.erase(found);
@@ -204,19 +209,50 @@ Status MailLane::beginFrame() noexcept {
     }
     case MailKind::kSlice: {
       const auto found = incoming_.find(inFrame_.sequence);
-      if (found == incoming_.end() || inLeft_ == 0 || inLeft_ > found->second.left) {
-        return senseless;
+      if (found == incoming_.end() || inLeft_ == 0 || inLeft_ > found->second.left ||
+          inFrame_.offset != found->second.offset) {
+        return senseless();
       }
       inBytes_ = found->second.to;
       found->second.to += inLeft_;
       found->second.left -= inLeft_;
+      found->second.offset += inLeft_;
       return {};
     }
     case MailKind::kCredit:
+      if (inLeft_ != 0 || inFrame_.count > kCreditBytes - credit_) {
+        return senseless();
+      }
       credit_ += inFrame_.count;
-      return inLeft_ == 0 && credit_ <= kCreditBytes ? Status() : senseless;
+      return {};
   }
-  return senseless;
+  return senseless();
+}
+
+// Where bytes go follows from what the peer says: whatever it says, they go nowhere else, and no
+// more of them are kept than it has credit for.
+Status MailLane::beginMessage(bool announced) noexcept {
+  const MailHead head{inFrame_.sequence, inFrame_.root, static_cast<DType>(inFrame_.dtype),
+                      inFrame_.count};
+  const size_t size = dtypeSize(head.dtype);
+  if (size == 0 || head.count > UINT64_MAX / size || head.id != nextIncomingId_) {
+    return senseless();
+  }
+  ++nextIncomingId_;
+  const uint64_t bytes = head.bytes();
+  if (announced) {
+    if (inLeft_ != 0 || bytes == 0) {
+      return senseless();
+    }
+    observer_.arriving(*this, head, true);
+    return {};
+  }
+  if (inLeft_ != bytes || bytes > kEagerBytes || bytes > kCreditBytes - lentCredit_) {
+    return senseless();
+  }
+  lentCredit_ += bytes;
+  inBytes_ = observer_.arriving(*this, head, false);
+  return {};
 }
 
 void MailLane::endFrame() noexcept {

@@ -69,8 +69,11 @@ class MailLane final : public LaneOwner, public Runnable {
   void send(const std::shared_ptr<Op>& op);
   // Asks for an announced message, to be put at `to`.
   void request(const MailHead& head, std::byte* to);
-  // The receiver has taken an unexpected eager message of this size.
+  // The receiver has taken an eager message of this size.
   void giveCredit(uint64_t bytes);
+  // Somebody waits for the peer again: if the lane has ended, that is told again.
+  void look() noexcept { loop_.makeReady(this); }
+  bool ended() const noexcept { return ended_; }
 
   // The largest message that is sent unasked, and how much of that may lie untaken at the peer.
   static constexpr uint64_t kEagerBytes = uint64_t{64} << 10;
@@ -87,6 +90,7 @@ class MailLane final : public LaneOwner, public Runnable {
   struct Incoming {
     std::byte* to = nullptr;
     uint64_t left = 0;
+    uint64_t offset = 0;
   };
 
   void run() noexcept override;
@@ -94,6 +98,8 @@ class MailLane final : public LaneOwner, public Runnable {
   bool pumpReceives() noexcept;
   bool nextFrame() noexcept;
   Status beginFrame() noexcept;
+  Status beginMessage(bool announced) noexcept;
+  void lost(int error) noexcept;
   void endFrame() noexcept;
   void queueFrame(MailKind kind, const MailHead& head, uint32_t length, std::shared_ptr<Op> op);
 
@@ -102,11 +108,14 @@ class MailLane final : public LaneOwner, public Runnable {
   const int peer_;
   const uint32_t sliceBytes_;
   std::unique_ptr<TcpLane> lane_;
+  bool ended_ = false;
 
   uint64_t nextId_ = 0;
+  uint64_t nextIncomingId_ = 0;
   uint64_t credit_ = kCreditBytes;
   uint64_t owedCredit_ = 0;
-  std::deque<Outgoing> queue_;                                   // frames in order
+  uint64_t lentCredit_ = 0;     // of our credit to the peer, what it has used
+  std::deque<Outgoing> queue_;  // frames in order
   std::unordered_map<uint64_t, std::shared_ptr<Op>> announced_;  // by id: not asked for yet
   struct Flow {
     uint64_t id;

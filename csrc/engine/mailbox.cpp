@@ -60,7 +60,7 @@ void Mailbox::startReceive(const std::shared_ptr<Op>& op) {
   receives_.push_back(op);
   for (int peer = 0; peer < setup_.world; ++peer) {
     if (peer != setup_.rank && (op->desc().peer == peer || op->desc().peer == kAnyPeer)) {
-      laneTo(peer, op->deadline());
+      laneTo(peer, op->deadline()).look();
     }
   }
 }
@@ -116,7 +116,8 @@ std::byte* Mailbox::arriving(MailLane& lane, const MailHead& head, bool announce
     return receiver->desc().buffers[0].data;
   }
   if (!announced) {
-    letter->bytes.reset(new std::byte[std::max<uint64_t>(head.bytes(), 1)]);
+    letter->bytes =
+        std::make_unique_for_overwrite<std::byte[]>(std::max<uint64_t>(head.bytes(), 1));
   }
   return letter->bytes.get();
 }
@@ -176,10 +177,15 @@ void Mailbox::attach(int peer, UniqueFd fd) {
   }
 }
 
+// A peer may leave when nobody needs it. A receive from anybody needs the last one that is left.
 void Mailbox::mailLost(MailLane& lane, int error) noexcept {
   const int peer = lane.peer();
-  const bool needed = std::any_of(pending_.begin(), pending_.end(), [peer](const Pending& entry) {
-    return entry.op->desc().peer == peer || entry.op->desc().peer == kAnyPeer;
+  const auto ended = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& each) {
+    return each != nullptr && each->ended();
+  });
+  const bool last = ended == setup_.world - 1;
+  const bool needed = std::any_of(pending_.begin(), pending_.end(), [&](const Pending& entry) {
+    return entry.op->desc().peer == peer || (last && entry.op->desc().peer == kAnyPeer);
   });
   if (needed) {
     setup_.host->laneLost(peer, error);

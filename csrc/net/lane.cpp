@@ -1,5 +1,6 @@
 #include "net/lane.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <sys/epoll.h>
@@ -8,6 +9,11 @@
 namespace ringcomm {
 
 namespace {
+
+// How much has to arrive before the loop is woken, and from which size on that is worth a system
+// call before and after.
+constexpr uint64_t kLowWater = uint64_t{32} << 10;
+constexpr uint64_t kExpectFrom = uint64_t{256} << 10;
 
 size_t totalBytes(const iovec* pieces, int count) noexcept {
   size_t total = 0;
@@ -74,6 +80,15 @@ LaneIo TcpLane::receive(const iovec* pieces, int count) noexcept {
   // A short read means an empty buffer; but an end that was announced is not announced again.
   readable_ = ending_ || bytes == totalBytes(pieces, count);
   return {.bytes = bytes};
+}
+
+void TcpLane::expect(uint64_t left, uint64_t total) noexcept {
+  const int wanted =
+      total < kExpectFrom ? 1 : static_cast<int>(std::clamp<uint64_t>(left, 1, kLowWater));
+  if (wanted != lowWater_ &&
+      ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
+    lowWater_ = wanted;
+  }
 }
 
 void TcpLane::onEvents(uint32_t events) noexcept {

@@ -52,6 +52,11 @@ class TcpLane final : public Lane, private EventHandler {
   LaneIo send(const iovec* pieces, int count) noexcept override;
   LaneIo receive(const iovec* pieces, int count) noexcept override;
 
+  // Of a message of `total` bytes, `left` are still to come, whatever this side does: there is no
+  // need to be told of the first few of them. Saves a wake-up a packet where the wire is slower
+  // than the machine.
+  void expect(uint64_t left, uint64_t total) noexcept;
+
  private:
   void onEvents(uint32_t events) noexcept override;
 
@@ -59,6 +64,7 @@ class TcpLane final : public Lane, private EventHandler {
   UniqueFd fd_;
   LaneOwner& owner_;
   Status watchStatus_;
+  int lowWater_ = 1;
   bool readable_ = true;
   bool writable_ = true;
   bool ending_ = false;  // the peer's FIN or an error is in the queue, behind what was sent

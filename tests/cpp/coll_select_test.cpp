@@ -30,8 +30,8 @@ TEST_CASE("select: the defaults' thresholds, to the byte") {
   CHECK(chosen(kAllReduce, 2, 64 * kKi + 1) == "ring");
   CHECK(chosen(kAllReduce, 3, 32 * kKi) == "direct");
   CHECK(chosen(kAllReduce, 3, 32 * kKi + 1) == "scatter-gather");
-  CHECK(chosen(kAllReduce, 4, 1024 * kKi) == "scatter-gather");
-  CHECK(chosen(kAllReduce, 4, 1024 * kKi + 1) == "ring");
+  CHECK(chosen(kAllReduce, 4, 128 * kKi) == "scatter-gather");
+  CHECK(chosen(kAllReduce, 4, 128 * kKi + 1) == "ring");
   CHECK(chosen(kAllReduce, 16, 4 * kKi) == "direct");
   CHECK(chosen(kAllReduce, 16, 5 * kKi) == "scatter-gather");
   CHECK(chosen(Collective::kReduce, 2, 64 * kKi) == "direct");

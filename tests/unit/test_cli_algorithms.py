@@ -1,4 +1,5 @@
 import io
+import itertools
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ def test_sizes_rise_without_a_gap_and_end_unbounded() -> None:
     assert [row[3] for row in rows] == ["direct", "scatter-gather", "ring"]
     assert rows[0][1] == 0
     assert rows[-1][2] == 2**64 - 1
-    assert all(low[2] + 1 == high[1] for low, high in zip(rows, rows[1:], strict=False))
+    assert all(low[2] + 1 == high[1] for low, high in itertools.pairwise(rows))
 
 
 def test_the_environment_forces_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
