@@ -248,9 +248,11 @@ RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
 }
 
-// The tensors of the ranks, where this rank is the root; nothing else may be given elsewhere.
+// The tensors of the ranks, where this rank is the root; nothing may be given elsewhere. `own` is
+// what this rank gives or gets.
 const RingBackend::Tensors& RingBackend::checkRootList(const std::vector<Tensors>& lists, int root,
-                                                       const char* doing, const char* which) const {
+                                                       const at::Tensor& own, const char* doing,
+                                                       const char* which) const {
   static const Tensors kNone;
   if (root != getRank()) {
     TORCH_CHECK_VALUE(lists.empty(), "ringcomm: ", doing, ": requires empty ", which,
@@ -260,6 +262,10 @@ const RingBackend::Tensors& RingBackend::checkRootList(const std::vector<Tensors
   TORCH_CHECK_VALUE(lists.size() == 1, "ringcomm: ", doing, ": requires a single-element ", which,
                     " list containing a list with ", getSize(), " tensors, got ", lists.size());
   checkCount(lists[0].size(), doing, which);
+  for (const at::Tensor& part : lists[0]) {
+    checkSame(part, own, doing);
+  }
+  checkElements(lists[0][static_cast<size_t>(root)], own.numel(), doing);
   return lists[0];
 }
 
@@ -272,8 +278,7 @@ RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs, Tensors&
   desc.root = root;
   desc.count = OpDesc::kPerMessage;
   batch.read(input);
-  for (const at::Tensor& part : checkRootList(outputs, root, batch.doing(), "output")) {
-    checkSame(part, input, batch.doing());
+  for (const at::Tensor& part : checkRootList(outputs, root, input, batch.doing(), "output")) {
     batch.write(part);
   }
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
@@ -288,8 +293,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, std::vector<Tensors>
   desc.root = root;
   desc.count = OpDesc::kPerMessage;
   batch.write(output);
-  for (const at::Tensor& part : checkRootList(inputs, root, batch.doing(), "input")) {
-    checkSame(part, output, batch.doing());
+  for (const at::Tensor& part : checkRootList(inputs, root, output, batch.doing(), "input")) {
     batch.read(part);
   }
   return launch(std::move(batch), opts.timeout, opts.asyncOp);

@@ -105,8 +105,8 @@ class RingBackend final : public c10d::Backend {
 
  private:
   void checkCount(size_t tensors, const char* doing, const char* which) const;
-  const Tensors& checkRootList(const std::vector<Tensors>& lists, int root, const char* doing,
-                               const char* which) const;
+  const Tensors& checkRootList(const std::vector<Tensors>& lists, int root, const at::Tensor& own,
+                               const char* doing, const char* which) const;
   std::vector<int64_t> evenParts(int64_t elements) const;
   void setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
                     const c10d::ReduceOp& op) const;
