@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import os
 from typing import Any
@@ -23,12 +24,12 @@ def create(distributed: Any, pg_options: Any) -> _C.RingBackend:
 
     Raises:
         TypeError: pg_options belong to another backend.
-        RuntimeError: ranks are missing after the timeout; the text names them.
+        DistBackendError: ranks are missing after the timeout; the text names them.
     """
     if pg_options is None:
         options = from_environment(distributed.timeout)
     elif isinstance(pg_options, _C.Options):
-        options = pg_options
+        options = copy.deepcopy(pg_options)  # the group's own: another may get the same object
         options._timeout = distributed.timeout
     else:
         raise TypeError(

@@ -1,6 +1,8 @@
 #include "base/elastic_pool.h"
 
 #include <chrono>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace ringcomm {
@@ -14,13 +16,23 @@ constexpr std::chrono::seconds kIdleTime{5};
 void ElasticPool::submit(std::function<void()> job) {
   std::lock_guard<std::mutex> lock(mutex_);
   jobs_.push_back(std::move(job));
-  if (jobs_.size() > idle_) {
-    ++threads_;
+  if (jobs_.size() > idle_ && startThread()) {
+    return;
+  }
+  jobReady_.notify_one();
+}
+
+// False when the system has no thread left to give; the job then waits for one that there is, or
+// for the next submit().
+bool ElasticPool::startThread() {
+  try {
     // Counted in threads_, which the destructor waits for; a handle would only have to be joined.
     std::thread([this] { work(); }).detach();
-  } else {
-    jobReady_.notify_one();
+  } catch (const std::system_error&) {
+    return false;
   }
+  ++threads_;
+  return true;
 }
 
 void ElasticPool::work() {

@@ -4,7 +4,6 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 namespace ringcomm {
 
@@ -21,6 +20,7 @@ class ElasticPool {
   void submit(std::function<void()> job);
 
  private:
+  bool startThread();
   void work();
 
   std::mutex mutex_;

@@ -117,19 +117,25 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
   const bool collective = desc.transfer == OpDesc::Transfer::kNone;
   const uint64_t parts = partsOf(desc);
   const bool assisted = waits && mayAssist(desc);
-  std::unique_lock<std::mutex> lock(mutex_);
-  auto op = std::make_shared<Op>(std::move(desc), sequence_, Clock::now());
-  const Status failure = engine_.forked()
-                             ? Status(Code::kInvalidArgument,
-                                      "this process was forked from the one that made the group; "
-                                      "only that one can use it")
-                             : failure_;
-  if (!failure.ok()) {
-    lock.unlock();
+  const auto refuse = [&](uint64_t sequence, const Status& why) {
+    auto op = std::make_shared<Op>(std::move(desc), sequence, Clock::now());
     op->onDone(std::move(onDone));
-    op->completeShare(failure);
+    op->completeShare(why);
     return op;
+  };
+  if (engine_.forked()) {  // before any lock, which may have been held at the fork
+    return refuse(0, {Code::kInvalidArgument,
+                      "this process was forked from the one that made the group; only that one can "
+                      "use it"});
   }
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!failure_.ok()) {
+    const Status failure = failure_;
+    const uint64_t sequence = sequence_;
+    lock.unlock();
+    return refuse(sequence, failure);
+  }
+  auto op = std::make_shared<Op>(std::move(desc), sequence_, Clock::now());
   if (collective) {
     ++sequence_;
     op->expectShares(static_cast<int>(parts));
@@ -236,6 +242,9 @@ void Group::endEverywhere(const Status& cause, bool leaving) {
 }
 
 void Group::close() {
+  if (engine_.forked()) {
+    return;  // its locks may have been held at the fork
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) {
@@ -247,9 +256,6 @@ void Group::close() {
     }
   }
   engine_.removeGroup(id_);
-  if (engine_.forked()) {
-    return;
-  }
   endEverywhere(failure(), true);
   for (size_t index = 0; index < engine_.loopCount(); ++index) {
     std::promise<void> passed;
@@ -277,10 +283,16 @@ void Group::laneLost(int peer, int error) {
       [self = shared_from_this(), peer, error] { self->peers_->laneLost(peer, error); });
 }
 
-void Group::timedOut(int peer, uint64_t sequence, const Status& verdict) {
-  controlLoop().post([self = shared_from_this(), peer, sequence, verdict] {
-    self->peers_->suspect(peer, sequence, verdict);
-  });
+void Group::timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {
+  controlLoop().post(
+      [self = shared_from_this(), peer, op, verdict] { self->peers_->suspect(peer, op, verdict); });
+}
+
+void Group::peerLeft(int peer) {
+  for (size_t lane = 0; lane < shares_.size(); ++lane) {
+    loopOf(lane).post(
+        [self = shared_from_this(), peer, lane] { self->shares_[lane]->peerLeft(peer); });
+  }
 }
 
 void Group::laneConnected(int peer, int lane, UniqueFd fd) {

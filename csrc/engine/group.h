@@ -79,7 +79,8 @@ class Group final : public std::enable_shared_from_this<Group>,
   void wantMailFrom(int peer, TimePoint deadline) override;
   void laneLost(int peer, int error) override;
   void fail(const Status& cause) override;
-  void timedOut(int peer, uint64_t sequence, const Status& verdict) override;
+  void timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
+  void peerLeft(int peer) override;
   bool hasCalled(uint64_t sequence) const override { return this->sequence() > sequence; }
   std::string peerName(int peer) const override;
   void laneConnected(int peer, int lane, UniqueFd fd) override;

@@ -16,8 +16,6 @@ constexpr char kCannotJoin[] = "cannot join: ";
 // Slices end between elements, whatever their type.
 constexpr int64_t kSliceUnit = 16;
 
-std::string addressKey(int rank) { return "address/" + std::to_string(rank); }
-
 std::string hexOf(std::span<const std::byte> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -28,7 +26,7 @@ std::string hexOf(std::span<const std::byte> bytes) {
   return text;
 }
 
-Result<std::string> makeSecret() {
+Result<std::string> randomHex() {
   std::array<std::byte, 32> bytes{};
   RC_RETURN_IF_ERROR(randomBytes(bytes));
   return hexOf(bytes);
@@ -51,7 +49,10 @@ Result<Tuning> tuningOf(const Options& options) {
 }
 
 // How the ranks of a group meet, step by step, all on the caller's thread:
-//  1. rank 0 publishes the settings: the group's options, and the secret if none is configured;
+//  1. rank 0 publishes the settings: a name for this meeting, the group's options, and the secret
+//  if
+//     none is configured. When all have come it takes them back, so that a later group of the same
+//     name does not take them for its own;
 //  2. every rank registers the group with its engine, and only then publishes its addresses, so
 //     that whoever knows them is let in;
 //  3. every rank collects everybody's addresses.
@@ -71,10 +72,18 @@ class Joiner {
       (void)rendezvous_.set(addressKey(spec_.rank), kCannotJoin + prepared.message());
       return prepared;
     }
-    return collectAddresses();
+    Status met = collectAddresses();
+    if (spec_.rank == 0) {
+      (void)rendezvous_.remove(kSettingsKey);  // whoever came has read them
+    }
+    return met;
   }
 
  private:
+  std::string addressKey(int rank) const {
+    return "address/" + meeting_ + "/" + std::to_string(rank);
+  }
+
   Status prepare() {
     RC_RETURN_IF_ERROR(spec_.rank == 0 ? publishSettings() : adoptSettings());
     spec_.options.sliceBytes -= spec_.options.sliceBytes % kSliceUnit;
@@ -89,15 +98,19 @@ class Joiner {
   }
 
   Status publishSettings() {
+    Result<std::string> meeting = randomHex();
+    RC_RETURN_IF_ERROR(meeting.status());
+    meeting_ = *meeting;
     secret_ = spec_.options.secret;
     std::string line = kConfiguredSecret + proofOf(secret_, spec_.name);
     if (secret_.empty()) {
-      Result<std::string> made = makeSecret();
+      Result<std::string> made = randomHex();
       RC_RETURN_IF_ERROR(made.status());
       secret_ = *made;
       line = kAgreedSecret + secret_;
     }
-    return rendezvous_.set(kSettingsKey, line + "\n" + encodeGroupOptions(spec_.options));
+    return rendezvous_.set(kSettingsKey,
+                           meeting_ + "\n" + line + "\n" + encodeGroupOptions(spec_.options));
   }
 
   Status adoptSettings() {
@@ -105,12 +118,15 @@ class Joiner {
     if (!settings.ok()) {
       return settings.status().code() == Code::kTimeout ? missing({0}) : settings.status();
     }
-    const size_t lineEnd = settings->find('\n');
-    if (lineEnd == std::string::npos) {
+    const size_t meetingEnd = settings->find('\n');
+    const size_t secretEnd =
+        meetingEnd == std::string::npos ? meetingEnd : settings->find('\n', meetingEnd + 1);
+    if (secretEnd == std::string::npos) {
       return {Code::kProtocol, "rank 0 published settings that make no sense"};
     }
-    RC_RETURN_IF_ERROR(adoptSecret(settings->substr(0, lineEnd)));
-    return adoptGroupOptions(spec_.options, settings->substr(lineEnd + 1));
+    meeting_ = settings->substr(0, meetingEnd);
+    RC_RETURN_IF_ERROR(adoptSecret(settings->substr(meetingEnd + 1, secretEnd - meetingEnd - 1)));
+    return adoptGroupOptions(spec_.options, settings->substr(secretEnd + 1));
   }
 
   Status adoptSecret(const std::string& line) {
@@ -182,6 +198,7 @@ class Joiner {
   GroupSpec& spec_;
   Rendezvous& rendezvous_;
   const TimePoint deadline_;
+  std::string meeting_;
   std::string secret_;
 };
 

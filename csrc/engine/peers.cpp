@@ -58,7 +58,7 @@ bool Peers::mayConnect(int peer) {
 }
 
 void Peers::connect(int peer, TimePoint deadline) {
-  if (at(peer).wanted || !mayConnect(peer)) {
+  if (!mayConnect(peer) || at(peer).wanted) {
     return;
   }
   at(peer).wanted = true;
@@ -138,7 +138,8 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
 }
 
 GroupKey Peers::admit(const Hello& hello) const {
-  if (closed_ || failed_) {
+  // After a failure the control link is still let in: it brings the peer the cause.
+  if (closed_ || (failed_ && hello.kind != ConnectionKind::kControl)) {
     return {Refusal::kClosing, {}};
   }
   if (hello.generation != setup_.generation) {
@@ -200,6 +201,9 @@ void Peers::established(UniqueFd fd, int peer, ConnectionKind kind, int lane) {
   if (!started.ok()) {
     fail(started.code(), started.message(), -1);
   }
+  if (failed_) {
+    tell(peer, failure_);  // it comes too late for announce()
+  }
 }
 
 // A knock may come before this rank knows the addresses; introduce() goes on from there.
@@ -222,6 +226,7 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
       break;
     case ControlKind::kGoodbye:
       at(peer).left = true;
+      setup_.observer->peerLeft(peer);
       break;
     case ControlKind::kQuestion: {
       ControlMessage answer;
@@ -237,7 +242,7 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
   }
 }
 
-void Peers::suspect(int peer, uint64_t sequence, const Status& verdict) {
+void Peers::suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {
   Peer& state = at(peer);
   if (failed_ || closed_) {
     return;
@@ -248,8 +253,9 @@ void Peers::suspect(int peer, uint64_t sequence, const Status& verdict) {
   }
   ControlMessage question;
   question.kind = ControlKind::kQuestion;
-  question.sequence = sequence;
+  question.sequence = op->sequence();
   state.suspicion = verdict;
+  state.about = op;
   state.control->send(question);
   decideLater(
       peer, kAnswerTime,
@@ -265,15 +271,25 @@ void Peers::onAnswer(int peer, const ControlMessage& answer) {
     decideLater(peer, kVictimTime, suspicion);
     return;
   }
-  setup_.observer->peersFailed(
-      {suspicion.code(), suspicion.message() + "; it has not called this operation", peer});
+  decide(peer,
+         {suspicion.code(), suspicion.message() + "; it has not called this operation", peer});
+}
+
+// An operation may have been completed while its peer was questioned; then all is well.
+void Peers::decide(int peer, const Status& verdict) {
+  at(peer).verdictDue = false;
+  const std::shared_ptr<Op> op = at(peer).about.lock();
+  if (op == nullptr || !op->done()) {
+    setup_.observer->peersFailed(verdict);
+  }
 }
 
 void Peers::decideLater(int peer, Duration delay, const Status& verdict) {
   Peer& state = at(peer);
   loop_.cancelTimer(state.verdictTimer);
-  state.verdictTimer = loop_.startTimer(Clock::now() + delay,
-                                        [this, verdict] { setup_.observer->peersFailed(verdict); });
+  state.verdictDue = true;
+  state.verdictTimer =
+      loop_.startTimer(Clock::now() + delay, [this, peer, verdict] { decide(peer, verdict); });
 }
 
 void Peers::onControlEnded(int peer, const Status& why) {
@@ -292,7 +308,7 @@ void Peers::onControlEnded(int peer, const Status& why) {
 
 void Peers::laneLost(int peer, int error) {
   Peer& state = at(peer);
-  if (failed_ || closed_) {
+  if (failed_ || closed_ || state.verdictDue) {
     return;
   }
   if (state.control != nullptr) {
@@ -320,18 +336,23 @@ void Peers::announce(const Status& cause) {
     return;
   }
   failed_ = true;
+  failure_ = cause;
+  for (int peer = 0; peer < setup_.world; ++peer) {
+    loop_.cancelTimer(at(peer).verdictTimer);
+    loop_.cancelTimer(at(peer).knockTimer);
+    if (at(peer).control != nullptr) {
+      tell(peer, cause);
+    }
+  }
+}
+
+void Peers::tell(int peer, const Status& cause) {
   ControlMessage message;
   message.kind = ControlKind::kFailure;
   message.code = cause.code();
   message.rank = cause.rank();
   message.text = cause.message();
-  for (Peer& peer : peers_) {
-    loop_.cancelTimer(peer.verdictTimer);
-    loop_.cancelTimer(peer.knockTimer);
-    if (peer.control != nullptr) {
-      peer.control->send(message);
-    }
-  }
+  at(peer).control->send(message);
 }
 
 void Peers::close() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/log.h"
+#include "engine/op.h"
 #include "io/loop.h"
 #include "net/candidates.h"
 #include "net/control_link.h"
@@ -21,6 +22,7 @@ class PeersObserver {
   virtual void laneConnected(int peer, int lane, UniqueFd fd) = 0;
   virtual void peersFailed(const Status& cause) = 0;
   virtual bool hasCalled(uint64_t sequence) const = 0;
+  virtual void peerLeft(int peer) = 0;
 
  protected:
   ~PeersObserver() = default;
@@ -70,7 +72,7 @@ class Peers {
   // An operation ran out of time waiting for the peer: finds out whether the peer is to blame, or
   // is a victim itself and will hear or give the verdict. At the latest in about a second,
   // `verdict`.
-  void suspect(int peer, uint64_t sequence, const Status& verdict);
+  void suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdict);
 
   // Tells all connected peers that the group has failed, and why.
   void announce(const Status& cause);
@@ -92,7 +94,9 @@ class Peers {
     std::unique_ptr<ControlLink> control;
     std::list<std::unique_ptr<Dialer>> dialers;
     Loop::TimerId verdictTimer{};
-    Status suspicion;  // what to say when a suspect proves guilty
+    bool verdictDue = false;
+    Status suspicion;         // what to say when a suspect proves guilty
+    std::weak_ptr<Op> about;  // unless this operation is done by then
   };
 
   bool mayConnect(int peer);
@@ -104,6 +108,8 @@ class Peers {
   void onMessage(int peer, const ControlMessage& message);
   void onControlEnded(int peer, const Status& why);
   void onAnswer(int peer, const ControlMessage& answer);
+  void decide(int peer, const Status& verdict);
+  void tell(int peer, const Status& cause);
   void decideLater(int peer, Duration delay, const Status& verdict);
   void fail(Code code, const std::string& text, int peer);
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
@@ -114,6 +120,7 @@ class Peers {
   std::vector<Peer> peers_;
   std::vector<Candidates> candidates_;
   std::vector<std::string> names_;
+  Status failure_;  // what announce() was told
   bool failed_ = false;
   bool closed_ = false;
 };

@@ -15,6 +15,7 @@ class Rendezvous {
   virtual Status set(const std::string& key, const std::string& value) = 0;
   // Waits for the key; kTimeout when it has not appeared by the deadline.
   virtual Result<std::string> get(const std::string& key, TimePoint deadline) = 0;
+  virtual Status remove(const std::string& key) = 0;
 };
 
 }  // namespace ringcomm

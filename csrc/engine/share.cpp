@@ -92,6 +92,13 @@ void Share::attach(int peer, UniqueFd fd) {
   }
 }
 
+void Share::peerLeft(int peer) {
+  const Channel* channel = failure_.ok() ? channels_[static_cast<size_t>(peer)].get() : nullptr;
+  if (channel != nullptr && !channel->idle() && !channel->connected()) {
+    setup_.host->laneLost(peer, kLaneEnded);
+  }
+}
+
 void Share::progressed(Run& run) noexcept { settle(run); }
 
 // After anything moved: do what can be done locally, wake the channels that may go on, and end the
@@ -180,7 +187,7 @@ void Share::timeOut(Run& run) {
   if (peer < 0) {
     setup_.host->fail(verdict);
   } else {
-    setup_.host->timedOut(peer, op.sequence(), verdict);
+    setup_.host->timedOut(peer, run.sharedOp(), verdict);
   }
 }
 

@@ -37,6 +37,8 @@ class Share final : public ChannelObserver, public Runnable {
   void resume();
   // The connection to a peer is there.
   void attach(int peer, UniqueFd fd);
+  // The peer has taken leave: what still waits for a connection with it waits in vain.
+  void peerLeft(int peer);
   // Ends all runs and connections; nothing is started after it, and the loop not used any more.
   void abandon(const Status& cause);
 

@@ -3,10 +3,12 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-#include <cstdint>
+#include <memory>
 #include <string>
 
 namespace ringcomm {
+
+class Op;
 
 // What a group's parts on their loops need from the group. Callable from any loop.
 class ShareHost {
@@ -15,7 +17,7 @@ class ShareHost {
   virtual void wantMailFrom(int peer, TimePoint deadline) = 0;
   virtual void laneLost(int peer, int error) = 0;
   virtual void fail(const Status& cause) = 0;
-  virtual void timedOut(int peer, uint64_t sequence, const Status& verdict) = 0;
+  virtual void timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) = 0;
   virtual std::string peerName(int peer) const = 0;
 
  protected:

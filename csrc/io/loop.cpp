@@ -148,10 +148,10 @@ void Loop::assist(const std::function<bool()>& done, TimePoint deadline, Duratio
   }
   lastAssistNs_.store(nowNs());
   state_.store(State::kParked);
-  const bool needed = retained_.load() > 0 || inboxFull_.load() || !ready_.empty();
+  const bool busy = retained_.load() > 0 || !ready_.empty();
   baton.unlock();
   assisting_.store(false);
-  if (needed) {
+  if (busy || inboxFull_.load()) {  // also what was posted when nobody could be told
     std::lock_guard<std::mutex> lock(parkMutex_);
     resume_ = true;
     parkWake_.notify_one();

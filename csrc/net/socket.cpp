@@ -44,7 +44,10 @@ void setBuffers(int fd, const SocketOptions& options) {
 
 Status bindAndListen(int fd, const Address& address) {
   if (::bind(fd, address.raw(), address.length) != 0) {
-    return Status::fromErrno("cannot listen on port " + std::to_string(address.port()), errno);
+    return Status::fromErrno(
+        "cannot listen on port " + std::to_string(address.port()) +
+            " (option port, RINGCOMM_PORT; every process of a host needs one of its own)",
+        errno);
   }
   if (::listen(fd, kBacklog) != 0) {
     return Status::fromErrno("listen", errno);

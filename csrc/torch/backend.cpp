@@ -8,6 +8,7 @@
 #include "torch/sparse.h"
 #include "torch/store_rendezvous.h"
 
+#include <Python.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   spec.routeTo = place.routeTo;
   spec.options = options_->values;
   StoreRendezvous rendezvous(store);
-  auto group = Group::join(*engine_, spec, rendezvous, Clock::now() + options_->timeout);
+  auto group = Group::join(*engine_, spec, rendezvous, Clock::now() + limitOf(options_->timeout));
   if (!group.ok()) {
     std::rethrow_exception(exceptionOf(group.status(), ""));
   }
@@ -79,7 +80,7 @@ RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds 
                                          bool async) {
   std::vector<OpDesc> ops = batch.takeOps();
   for (OpDesc& desc : ops) {
-    desc.timeout = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+    desc.timeout = limitOf(timeout == c10d::kUnsetTimeout ? options_->timeout : timeout);
   }
   auto work = c10::make_intrusive<RingWork>(group_, completers(), batch.takeCall());
   work->start(std::move(ops), !async);
@@ -154,7 +155,11 @@ RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
   TORCH_CHECK_VALUE(!tensors.empty(), "ringcomm: ", batch.doing(),
                     ": requires non-empty tensor list");
   for (const at::Tensor& tensor : tensors) {
+    checkTarget(tensor, batch.doing());
     checkSame(tensor, tensors[0], batch.doing());
+  }
+  checkReducible(tensors[0], opts.reduceOp, engine_->isa(), batch.doing());
+  for (const at::Tensor& tensor : tensors) {  // all are in order: now they may be scaled
     addAllReduce(batch, tensor, opts.reduceOp);
   }
   return launch(std::move(batch), opts.timeout, opts.asyncOp);
@@ -190,6 +195,8 @@ RingBackend::WorkPtr RingBackend::allgather_coalesced(std::vector<Tensors>& outp
                                                       const c10d::AllgatherOptions& opts) {
   Batch batch(OpType::COALESCED, "ringcomm:all_gather", inputs, flatten(outputs));
   checkCount(outputs.size(), batch.doing(), "output");
+  TORCH_CHECK_VALUE(!inputs.empty(), "ringcomm: ", batch.doing(),
+                    ": requires non-empty input tensor list");
   for (size_t i = 0; i < inputs.size(); ++i) {
     batch.begin(Collective::kAllGather, inputs[i]);
     batch.read(inputs[i]);
@@ -439,10 +446,16 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
   }
   auto options = c10::dynamic_intrusive_pointer_cast<RingOptions>(opts);
   TORCH_CHECK_TYPE(options != nullptr, "ringcomm: split: the options are not ringcomm.Options");
+  // Torch splits once for each type of device, under one name: they share the part, too.
+  if (auto made = lastSplit_.lock(); made && made->place_.groupName == options->group_name) {
+    return made;
+  }
   Place place = place_;
   place.groupName = options->group_name;
-  return c10::make_intrusive<RingBackend>(store, static_cast<int>(mine - ranks.begin()),
-                                          static_cast<int>(ranks.size()), options, place);
+  auto made = c10::make_intrusive<RingBackend>(store, static_cast<int>(mine - ranks.begin()),
+                                               static_cast<int>(ranks.size()), options, place);
+  lastSplit_ = c10::weak_intrusive_ptr<RingBackend>(made);
+  return made;
 }
 
 }  // namespace ringcomm

@@ -18,9 +18,9 @@ class MonitoredBarrier {
  public:
   MonitoredBarrier(c10d::Store& store, int rank, int size, uint64_t number)
       : store_(store), rank_(rank), size_(size), prefix_(prefixOf(number)) {
-    if (rank == 0 && number > 0) {
-      store.deleteKey(prefixOf(number - 1) +
-                      "verdict");  // all have read it: they are here, or gone
+    if (rank == 0 && number > 1) {
+      // Who set the key of the barrier before this one has read the verdict before that.
+      store.deleteKey(prefixOf(number - 2) + "verdict");
     }
   }
 

@@ -44,6 +44,15 @@ class StoreRendezvous final : public Rendezvous {
     }
   }
 
+  Status remove(const std::string& key) override {
+    try {
+      store_->deleteKey(key);
+      return {};
+    } catch (const std::exception& error) {
+      return storeFailure(error);
+    }
+  }
+
  private:
   static Status storeFailure(const std::exception& error) {
     const std::string text = error.what();

@@ -12,7 +12,7 @@ namespace {
 TimePoint deadlineOf(std::chrono::milliseconds timeout) {
   // The operation has a deadline of its own; it ends in time also when nobody limits the wait.
   const bool limited = timeout > std::chrono::milliseconds(0);
-  return limited ? Clock::now() + timeout : Clock::now() + std::chrono::hours(24 * 365);
+  return Clock::now() + limitOf(limited ? timeout : std::chrono::milliseconds::max());
 }
 
 }  // namespace

@@ -5,13 +5,20 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace ringcomm {
+
+// A limit in the engine's unit, which is finer and so ends sooner: centuries become a year.
+inline Duration limitOf(std::chrono::milliseconds limit) {
+  return std::min(limit, std::chrono::milliseconds(std::chrono::hours(24 * 365)));
+}
 
 // The exception that a failure becomes in Python: ValueError for a caller's mistake,
 // DistNetworkError for a peer or the network, DistBackendError for the rest. kOk gives nullptr.

@@ -191,7 +191,7 @@ def main(argv: Sequence[str]) -> int:
         if "RANK" in os.environ:
             return work(options)
         launch([sys.executable, "-m", "ringcomm", "bench", *argv], options.nproc)
-    except RuntimeError as error:  # LaunchError, BackendError, PlotError, and what torch raises
+    except (RuntimeError, ValueError) as error:  # of ours, of an option, and what torch raises
         print(f"ringcomm bench: {error}", file=sys.stderr)
         return 1
     return 0

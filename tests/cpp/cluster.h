@@ -41,6 +41,11 @@ class MemoryRendezvous final : public Rendezvous {
     }
     return values_[key];
   }
+  Status remove(const std::string& key) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    values_.erase(key);
+    return {};
+  }
 
  private:
   std::mutex mutex_;
