@@ -78,16 +78,27 @@ def test_others_get_nothing():
     assert_group_works()
 
 
+def all_reduce_algorithms(backend):
+    table = ringcomm._C.algorithm_table(2, backend.options)
+    return {algorithm for collective, _, _, algorithm in table if collective == "all_reduce"}
+
+
 @ranks(2, backend=None)
 def test_options_are_the_parents_or_given():
-    with group(pg_options=ringcomm.Options(lanes=2, slice_bytes=8192)):
+    with group(pg_options=ringcomm.Options(algorithms="all_reduce=scatter-gather")):
         inherited = split([0, 1], "inherited")
-        assert backend_of(inherited).options.lanes == 2
-        assert backend_of(inherited).options.slice_bytes == 8192
-        changed = split([0, 1], "changed", lanes=1)
-        assert backend_of(changed).options.lanes == 1
-        assert raw().options.lanes == 2
+        assert all_reduce_algorithms(backend_of(inherited)) == {"scatter-gather"}
+        changed = split([0, 1], "changed", algorithms="all_reduce=ring")
+        assert all_reduce_algorithms(backend_of(changed)) == {"ring"}
+        assert all_reduce_algorithms(raw()) == {"scatter-gather"}
         assert total(inherited, 1) == total(changed, 1) == 2
+
+
+@ranks(2)
+def test_devices_share_one_backend():
+    """As they do in the parent; torch splits for each of them."""
+    part = split([0, 1], "shared")
+    assert part._get_backend(torch.device("cpu")) is part._get_backend(torch.device("cuda"))
 
 
 @ranks(2, backend=None)
