@@ -447,14 +447,16 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
   auto options = c10::dynamic_intrusive_pointer_cast<RingOptions>(opts);
   TORCH_CHECK_TYPE(options != nullptr, "ringcomm: split: the options are not ringcomm.Options");
   // Torch splits once for each type of device, under one name: they share the part, too.
-  if (auto made = lastSplit_.lock(); made && made->place_.groupName == options->group_name) {
+  if (auto made = lastSplit_.lock(); made && lastSplitName_ == options->group_name) {
     return made;
   }
   Place place = place_;
   place.groupName = options->group_name;
-  auto made = c10::make_intrusive<RingBackend>(store, static_cast<int>(mine - ranks.begin()),
-                                               static_cast<int>(ranks.size()), options, place);
-  lastSplit_ = c10::weak_intrusive_ptr<RingBackend>(made);
+  c10::intrusive_ptr<c10d::Backend> made =
+      c10::make_intrusive<RingBackend>(store, static_cast<int>(mine - ranks.begin()),
+                                       static_cast<int>(ranks.size()), options, place);
+  lastSplit_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
+  lastSplitName_ = options->group_name;
   return made;
 }
 

@@ -125,6 +125,8 @@ class RingBackend final : public c10d::Backend {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
   uint64_t monitoredBarriers_ = 0;
+  std::string lastSplitName_;
+  c10::weak_intrusive_ptr<c10d::Backend> lastSplit_{c10::intrusive_ptr<c10d::Backend>()};
 };
 
 }  // namespace ringcomm
