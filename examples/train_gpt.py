@@ -93,8 +93,11 @@ class Text:
             text += file.read_bytes()
             if len(text) >= limit:
                 break
-        if len(text) <= context:
-            raise SystemExit(f"train_gpt: found no Python sources to train on in {folder}")
+        if min(len(text), limit) <= context + 1:
+            raise SystemExit(
+                f"train_gpt: {min(len(text), limit)} bytes of text from {folder} are too few for "
+                f"a context of {context}: it takes at least {context + 2}"
+            )
         self.data = torch.frombuffer(text[:limit], dtype=torch.uint8).clone()
         self.context, self.batch = context, batch
         self.random = torch.Generator().manual_seed(seed)

@@ -3,7 +3,6 @@
 #include "base/status.h"
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 

@@ -60,7 +60,6 @@ class Run {
   bool completed(uint32_t index) const noexcept { return completed_[index]; }
 
   Loop::TimerId timer{};
-  bool timerSet = false;
 
  private:
   bool localStep(uint32_t index, uint64_t& budget) noexcept;

@@ -15,7 +15,7 @@ constexpr uint64_t kLocalPiece = uint64_t{4} << 20;
 // Part `index` of `parts` of a buffer, in whole elements.
 Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t parts) {
   const uint64_t elements = buffer.bytes / elementSize;
-  // 128 bit: elements * index may pass 2^64 no sooner than memory does, but bytes may not.
+  // Divided before it is multiplied: elements * index could pass 2^64.
   const uint64_t first = elements / parts * index + elements % parts * index / parts;
   const uint64_t next = elements / parts * (index + 1) + elements % parts * (index + 1) / parts;
   return {buffer.data + first * elementSize, (next - first) * elementSize};

@@ -4,7 +4,6 @@
 #include "base/fd.h"
 #include "base/status.h"
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -49,7 +48,8 @@ class Runnable {
 // Whoever runs the loop holds its baton: usually the loop's own thread, which keeps it while it
 // sleeps in epoll_wait; for the length of a small operation the thread that waits for it (assist).
 // "On the loop" means: holding the baton. Handlers, tasks, timers and runnables run on the loop, so
-// what they own needs no lock. post, assist, retain and release may be called from any thread;
+// what they own needs no lock. post, postQuietly, assist, retain and release may be called from any
+// thread;
 // everything else only on the loop. After stop() nothing runs any more and tasks are dropped.
 class Loop {
  public:

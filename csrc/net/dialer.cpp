@@ -122,8 +122,6 @@ Dialer::Dialer(Loop& loop, SocketOptions options, Target target, TimePoint deadl
 
 Dialer::~Dialer() { loop_.cancelTimer(timer_); }
 
-void Dialer::start() { startRound(); }
-
 void Dialer::startRound() {
   nextAddress_ = 0;
   failures_.clear();

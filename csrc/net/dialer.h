@@ -35,7 +35,7 @@ class Dialer {
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;
 
-  void start();
+  void start() { startRound(); }
 
  private:
   class Attempt;

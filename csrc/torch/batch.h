@@ -64,7 +64,6 @@ class Batch {
 
   // After the copies back; for what is to be computed from the results.
   void finally(std::function<void()> work) { finally_ = std::move(work); }
-  void hold(const at::Tensor& tensor) { call_.held.push_back(tensor); }
 
   std::vector<OpDesc> takeOps() { return std::move(ops_); }
   RingWork::Call takeCall() {

@@ -213,6 +213,7 @@ TEST_CASE("groups come and go while another one works") {
           Result<std::string> get(const std::string& key, TimePoint deadline) override {
             return inner->get(prefix + key, deadline);
           }
+          Status remove(const std::string& key) override { return inner->remove(prefix + key); }
           Rendezvous* inner = nullptr;
           std::string prefix;
         } rendezvous;
