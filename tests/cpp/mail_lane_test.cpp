@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <string>
@@ -126,8 +127,10 @@ class Fixture {
     loop.run([&] { lane.reset(); });
   }
 
-  void send(std::vector<std::byte>& data, int tag = 0) {
-    loop.run([&] { lane->send(sendOp(data, tag)); });
+  // Of a copy, which lives as long as the loop may read it.
+  void send(const std::vector<std::byte>& data, int tag = 0) {
+    std::vector<std::byte>& copy = kept.emplace_back(data);
+    loop.run([&] { lane->send(sendOp(copy, tag)); });
   }
   void give(const std::string& bytes) {
     size_t done = 0;
@@ -175,6 +178,7 @@ class Fixture {
     CHECK(keeper.violations == 1);
   }
 
+  std::deque<std::vector<std::byte>> kept;
   TestLoop loop;
   Keeper keeper;
   UniqueFd far;
