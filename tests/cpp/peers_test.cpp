@@ -1,0 +1,237 @@
+#include "engine/peers.h"
+
+#include "looping.h"
+#include "net/listener.h"
+#include "net/socket.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace ringcomm;
+using namespace ringcomm::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kLanes = 2;
+
+// One rank: its listener and its peers, on a loop of its own.
+class Rank final : public PeersObserver {
+ public:
+  Rank(int rank, int world, const std::string& secret = "secret") : world_(world) {
+    Result<UniqueFd> fd = listenOnAll(0, {});
+    REQUIRE(fd.ok());
+    port_ = localAddress(fd->get()).port();
+    Peers::Setup setup;
+    setup.loop = &*loop;
+    setup.observer = this;
+    setup.logger = &logger_;
+    setup.group = groupIdOf("test");
+    setup.generation = 3;
+    setup.rank = rank;
+    setup.world = world;
+    setup.lanes = kLanes;
+    setup.secret = secret;
+    loop.run([&] {
+      peers = std::make_unique<Peers>(setup);
+      listener_ = std::make_unique<Listener>(*loop, std::move(*fd), SocketOptions(), logger_);
+      REQUIRE(listener_
+                  ->start([this](const Hello& hello) { return peers->admit(hello); },
+                          [this](const Hello& hello) { return peers->admit(hello).refusal; },
+                          [this](UniqueFd socket, const Hello& hello) {
+                            peers->accepted(std::move(socket), hello);
+                          })
+                  .ok());
+    });
+  }
+  ~Rank() {
+    loop.run([&] {
+      listener_.reset();
+      peers.reset();
+      lanes_.clear();
+    });
+  }
+
+  Candidates candidates() const {
+    Candidates made;
+    made.host = HostId::ofThisProcess();
+    Candidate candidate;
+    candidate.address = Address::parseHost("127.0.0.1", port_).value();
+    made.addresses.push_back(candidate);
+    return made;
+  }
+  void introduce(const std::vector<Candidates>& all) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < world_; ++rank) {
+      names.push_back("rank " + std::to_string(rank));
+    }
+    loop.run([&] { peers->introduce(all, names); });
+  }
+  int lanesWith(int peer) {
+    return loop.run([&] { return static_cast<int>(lanes_[peer].size()); });
+  }
+  bool hasLane(int peer, int lane) {
+    return loop.run([&] { return lanes_[peer].contains(lane); });
+  }
+  void connect(int peer) {
+    loop.run([&] { peers->connect(peer, Clock::now() + 10s); });
+  }
+  void connectMail(int peer) {
+    loop.run([&] { peers->connectMail(peer, Clock::now() + 10s); });
+  }
+  Status cause() {
+    return loop.run([&] { return cause_; });
+  }
+  bool failsWith(Code code) {
+    return eventually(3s, [&] { return cause().code() == code; });
+  }
+  Refusal admits(Hello hello) {
+    return loop.run([&] { return peers->admit(hello).refusal; });
+  }
+
+  // On the loop.
+  void laneConnected(int peer, int lane, UniqueFd fd) override {
+    lanes_[peer][lane] = std::move(fd);
+  }
+  void peersFailed(const Status& cause) override { cause_ = cause_.ok() ? cause : cause_; }
+  bool hasCalled(uint64_t) const override { return false; }
+  void peerLeft(int peer) override { left = peer; }
+
+  TestLoop loop;
+  std::unique_ptr<Peers> peers;
+  std::atomic<int> left{-1};
+
+ private:
+  const int world_;
+  uint16_t port_ = 0;
+  const Logger logger_;
+  std::unique_ptr<Listener> listener_;
+  std::map<int, std::map<int, UniqueFd>> lanes_;
+  Status cause_;
+};
+
+struct Pair {
+  Pair() { meet(); }
+  void meet() {
+    const std::vector<Candidates> all = {low.candidates(), high.candidates()};
+    low.introduce(all);
+    high.introduce(all);
+  }
+  void connectBoth() {
+    low.connect(1);
+    high.connect(0);
+    CHECK(eventually(3s, [&] { return low.lanesWith(1) + high.lanesWith(0) == 2 * kLanes; }));
+  }
+  Rank low{0, 2};
+  Rank high{1, 2};
+};
+
+Hello helloOf(int from, int to, ConnectionKind kind, uint16_t lane = 0) {
+  Hello hello;
+  hello.group = groupIdOf("test");
+  hello.generation = 3;
+  hello.fromRank = from;
+  hello.toRank = to;
+  hello.worldSize = 3;
+  hello.kind = kind;
+  hello.lane = lane;
+  return hello;
+}
+
+}  // namespace
+
+TEST_CASE("the lower rank dials all lanes, and each is handed out once") {
+  Pair pair;
+  pair.connectBoth();
+  pair.low.connect(1);
+  std::this_thread::sleep_for(20ms);
+  CHECK(pair.low.lanesWith(1) == kLanes);
+  CHECK(pair.high.hasLane(0, 0));
+  CHECK(pair.high.hasLane(0, 1));
+  CHECK_FALSE(pair.high.hasLane(0, kLanes));
+  CHECK(pair.low.cause().ok());
+}
+
+TEST_CASE("the higher rank asks to be dialed for messages, also before the other knows it") {
+  Rank low(0, 2);
+  Rank high(1, 2);
+  const std::vector<Candidates> all = {low.candidates(), high.candidates()};
+  high.introduce(all);
+  high.connectMail(0);
+  std::this_thread::sleep_for(50ms);
+  CHECK(high.lanesWith(0) == 0);
+  low.introduce(all);
+  CHECK(eventually(3s, [&] { return high.hasLane(0, kLanes) && low.hasLane(1, kLanes); }));
+  CHECK(high.lanesWith(0) == 1);
+  CHECK(high.cause().ok());
+}
+
+TEST_CASE("a rank that is waited for in vain is asked to come") {
+  Pair pair;
+  pair.high.connect(0);
+  CHECK(eventually(3s, [&] { return pair.high.lanesWith(0) == kLanes; }));
+}
+
+TEST_CASE("who is let in: the right group, rank, world and generation, and each lane once") {
+  Rank middle(1, 3);
+  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData)) == Refusal::kNone);
+  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData, kLanes)) == Refusal::kNone);
+  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData, kLanes + 1)) == Refusal::kMalformed);
+  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kControl)) == Refusal::kNone);
+  CHECK(middle.admits(helloOf(2, 1, ConnectionKind::kKnock)) == Refusal::kNone);
+  CHECK(middle.admits(helloOf(2, 1, ConnectionKind::kData)) == Refusal::kWrongRank);
+  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kKnock)) == Refusal::kWrongRank);
+  CHECK(middle.admits(helloOf(0, 2, ConnectionKind::kData)) == Refusal::kWrongRank);
+  Hello hello = helloOf(0, 1, ConnectionKind::kData);
+  hello.worldSize = 4;
+  CHECK(middle.admits(hello) == Refusal::kWrongWorld);
+  hello = helloOf(0, 1, ConnectionKind::kData);
+  hello.generation = 2;
+  CHECK(middle.admits(hello) == Refusal::kWrongGeneration);
+  Pair pair;
+  pair.connectBoth();
+  hello = helloOf(0, 1, ConnectionKind::kData, 1);
+  hello.worldSize = 2;
+  CHECK(pair.high.admits(hello) == Refusal::kDuplicate);
+  pair.high.loop.run([&] { pair.high.peers->close(); });
+  CHECK(pair.high.admits(hello) == Refusal::kClosing);
+}
+
+TEST_CASE("a failure is told to the peer with its words and whom it is about") {
+  Pair pair;
+  pair.connectBoth();
+  pair.low.loop.run([&] { pair.low.peers->announce({Code::kTimeout, "too late", 1}); });
+  REQUIRE(pair.high.failsWith(Code::kTimeout));
+  CHECK(pair.high.cause().message() == "too late");
+  CHECK(pair.high.cause().rank() == 1);
+}
+
+TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards") {
+  Pair pair;
+  pair.connectBoth();
+  pair.low.loop.run([&] { pair.low.peers->close(); });
+  CHECK(eventually(3s, [&] { return pair.high.left == 0; }));
+  CHECK(pair.high.cause().ok());
+  pair.high.connectMail(0);
+  REQUIRE(pair.high.failsWith(Code::kPeerLost));
+  CHECK(pair.high.cause().message() == "rank 0 has left the group");
+}
+
+TEST_CASE("different secrets end in a refusal that names the peer") {
+  Rank low(0, 2, "one");
+  Rank high(1, 2, "two");
+  const std::vector<Candidates> all = {low.candidates(), high.candidates()};
+  low.introduce(all);
+  high.introduce(all);
+  low.connect(1);
+  CHECK(eventually(3s, [&] { return !low.cause().ok(); }));
+  CHECK(low.cause().message().find("rank 1") != std::string::npos);
+  CHECK(low.cause().message().find("secret") != std::string::npos);
+  CHECK(low.lanesWith(1) == 0);
+}
