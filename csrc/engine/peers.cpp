@@ -130,7 +130,9 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
     if (result.ok()) {
       established(std::move(*result), peer, kind, lane);
     } else {
-      fail(result.status().code(), result.status().message(), peer);
+      const std::string why = result.status().message();
+      fail(result.status().code(),
+           at(peer).left ? name(peer) + " has left the group (" + why + ")" : why, peer);
     }
   };
   *place = std::make_unique<Dialer>(loop_, setup_.sockets, std::move(target), deadline, done);

@@ -324,13 +324,12 @@ TEST_CASE("a rank that leaves while others wait for it is named by all of them")
                                  Setting{3, 3, 3, 4096}}) {
     CAPTURE(setting.text());
     const auto ends = endings(setting, [&](const Member& member) -> Status {
+      std::vector<float> data(100'000);
+      CHECK(member.allReduce(data, DType::kFloat32).ok());  // they are connected
       if (member.rank == 1) {
         std::this_thread::sleep_for(seconds(0.1));
         member.group->close();
-        std::vector<float> data(10);
-        return member.allReduce(data, DType::kFloat32);
       }
-      std::vector<float> data(100'000);
       return member.allReduce(data, DType::kFloat32);
     });
     for (size_t rank = 0; rank < ends.size(); ++rank) {
@@ -460,5 +459,62 @@ TEST_CASE("closing twice, closing unused and closing with operations in flight a
     const auto op = member.submit(Member::allReduceDesc(data, DType::kFloat32));
     member.group->close();
     CHECK(op->done());  // whatever it became, it does not touch the memory any more
+  });
+}
+
+TEST_CASE("groups of one name can follow each other over the same store, in the same processes") {
+  constexpr int kRounds = 10;
+  MemoryRendezvous rendezvous;
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto engine = Engine::create(Options(), 2, Logger());
+      for (int round = 0; round < kRounds; ++round) {
+        GroupSpec spec;
+        spec.name = "again";
+        spec.rank = rank;
+        spec.world = 2;
+        Member member{rank, engine.value(), joinGroup(*engine.value(), rendezvous, spec)};
+        std::vector<int32_t> data(100, rank + 1);
+        right += member.allReduce(data, DType::kInt32).ok() && data[99] == 3 ? 1 : 0;
+        member.group->close();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  CHECK(right == 2 * kRounds);
+}
+
+TEST_CASE("an operation that waits for a rank to dial learns that the rank has left instead") {
+  runCluster(2, Options(), [](Member& member) {
+    if (member.rank == 0) {
+      // Point-to-point brings the control link up, but no lane for collectives.
+      std::vector<float> data(1);
+      OpDesc receive;
+      receive.transfer = OpDesc::Transfer::kReceive;
+      receive.peer = 1;
+      receive.dtype = DType::kFloat32;
+      receive.count = 1;
+      receive.buffers = {{reinterpret_cast<std::byte*>(data.data()), 4}};
+      CHECK(member.call(std::move(receive)).ok());
+      return;  // and leaves
+    }
+    std::vector<float> data(1, 7);
+    OpDesc send;
+    send.transfer = OpDesc::Transfer::kSend;
+    send.peer = 0;
+    send.dtype = DType::kFloat32;
+    send.count = 1;
+    send.buffers = {{reinterpret_cast<std::byte*>(data.data()), 4}};
+    CHECK(member.call(std::move(send)).ok());
+    const TimePoint start = Clock::now();
+    const Status status = member.allReduce(data, DType::kFloat32);
+    CAPTURE(status.message());
+    CHECK(status.code() == Code::kPeerLost);
+    CHECK(contains(status, "rank 0"));
+    CHECK(secondsSince(start) < 2 * kSlowness);
   });
 }
