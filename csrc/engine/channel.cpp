@@ -57,17 +57,20 @@ void Channel::discard() noexcept {
 // A bounded piece in each direction. What was moved may have made more possible, here or on other
 // channels of the run; the observer nudges those.
 void Channel::run() noexcept {
-  if (lane_ == nullptr) {
+  if (lane_ == nullptr || broken_) {
     return;
   }
   const bool sent = pumpSends();
-  const bool received = lane_ != nullptr && pumpReceives();
-  if (sent || received) {
+  const bool received = !broken_ && pumpReceives();
+  if ((sent || received) && !broken_) {
     nudge();
   }
 }
 
-void Channel::fail(int error) noexcept { observer_.laneLost(*this, error); }
+void Channel::fail(int error) noexcept {
+  broken_ = true;
+  observer_.laneLost(*this, error);
+}
 
 // Sends up to about a slice; true if anything moved.
 bool Channel::pumpSends() noexcept {
@@ -162,7 +165,7 @@ bool Channel::pumpReceives() noexcept {
     }
     observer_.progressed(run);
   }
-  return movedAny && lane_ != nullptr;
+  return movedAny;
 }
 
 // One system call: the rest of the header and, since the plan says what must follow, the payload
@@ -196,6 +199,7 @@ bool Channel::receiveSome(Transfer& transfer) noexcept {
   if (ofHeader > 0 && receives_.headerDone == kFrameHeaderBytes) {
     const Status checked = checkHeader(transfer);
     if (!checked.ok()) {
+      broken_ = true;
       observer_.violated(*this, checked);
       return false;
     }

@@ -86,6 +86,8 @@ class Channel final : public LaneOwner, public Runnable {
   const int peer_;
   const uint32_t sliceBytes_;
   std::unique_ptr<TcpLane> lane_;
+  // The lane failed, or brought what nobody expects: nothing more is moved, whatever comes.
+  bool broken_ = false;
   Direction sends_;
   Direction receives_;
   // The start of an element whose rest has not arrived yet.

@@ -26,6 +26,13 @@ uint64_t totalBytes(const OpDesc& desc) {
   return total;
 }
 
+// Until the loop has run everything that was posted to it before.
+void waitFor(Loop& loop) {
+  std::promise<void> passed;
+  loop.post([&passed] { passed.set_value(); });
+  passed.get_future().wait();
+}
+
 }  // namespace
 
 Group::Group(Engine& engine, GroupSpec spec)
@@ -224,8 +231,8 @@ void Group::abort(const std::string& why) {
   fail({Code::kAborted, peerName(spec_.rank) + " " + why, spec_.rank});
 }
 
-// Told to the control loop first: the peers' verdicts rest on hearing the cause before the ends of
-// connections.
+// The peers hear the reason before the ends of connections, since their verdicts rest on that: the
+// lanes are closed from the control loop's task, when it has spoken.
 void Group::endEverywhere(const Status& cause, bool leaving) {
   controlLoop().post([self = shared_from_this(), cause, leaving] {
     if (leaving) {
@@ -233,12 +240,11 @@ void Group::endEverywhere(const Status& cause, bool leaving) {
     } else {
       self->peers_->announce(cause);
     }
+    for (size_t lane = 0; lane < self->shares_.size(); ++lane) {
+      self->loopOf(lane).post([self, cause, lane] { self->shares_[lane]->abandon(cause); });
+    }
+    self->loopOf(0).post([self, cause] { self->mailbox_->abandon(cause); });
   });
-  for (size_t lane = 0; lane < shares_.size(); ++lane) {
-    loopOf(lane).post(
-        [self = shared_from_this(), cause, lane] { self->shares_[lane]->abandon(cause); });
-  }
-  loopOf(0).post([self = shared_from_this(), cause] { self->mailbox_->abandon(cause); });
 }
 
 void Group::close() {
@@ -257,10 +263,9 @@ void Group::close() {
   }
   engine_.removeGroup(id_);
   endEverywhere(failure(), true);
+  waitFor(controlLoop());  // it has now posted to the loops of the lanes
   for (size_t index = 0; index < engine_.loopCount(); ++index) {
-    std::promise<void> passed;
-    engine_.loop(index).post([&passed] { passed.set_value(); });
-    passed.get_future().wait();
+    waitFor(engine_.loop(index));
   }
 }
 

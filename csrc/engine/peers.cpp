@@ -51,7 +51,7 @@ bool Peers::mayConnect(int peer) {
     return false;
   }
   if (at(peer).left) {
-    fail(Code::kPeerLost, name(peer) + " has left the group", peer);
+    failLeft(peer);
     return false;
   }
   return true;
@@ -228,7 +228,11 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
       break;
     case ControlKind::kGoodbye:
       at(peer).left = true;
-      setup_.observer->peerLeft(peer);
+      if (at(peer).laneEnded) {
+        failLeft(peer);
+      } else {
+        setup_.observer->peerLeft(peer);
+      }
       break;
     case ControlKind::kQuestion: {
       ControlMessage answer;
@@ -320,10 +324,10 @@ void Peers::laneLost(int peer, int error) {
     return;
   }
   if (state.left) {
-    fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)",
-         peer);
+    failLeft(peer);
     return;
   }
+  state.laneEnded = true;
   const std::string what = error > 0 ? std::strerror(error) : "closed by the peer";
   decideLater(peer, kVerdictTime,
               {Code::kPeerLost, "lost the connection with " + name(peer) + ": " + what, peer});
@@ -331,6 +335,10 @@ void Peers::laneLost(int peer, int error) {
 
 void Peers::fail(Code code, const std::string& text, int peer) {
   setup_.observer->peersFailed(Status(code, text, peer));
+}
+
+void Peers::failLeft(int peer) {
+  fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)", peer);
 }
 
 void Peers::announce(const Status& cause) {

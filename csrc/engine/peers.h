@@ -88,7 +88,8 @@ class Peers {
     bool laneKnock = false;  // the peer has asked to be dialed, for collectives
     bool mailKnock = false;  // the same for messages
     Loop::TimerId knockTimer{};
-    bool left = false;  // said goodbye
+    bool left = false;       // said goodbye
+    bool laneEnded = false;  // while it was needed
     bool controlSeen = false;
     std::vector<bool> laneSeen;
     std::unique_ptr<ControlLink> control;
@@ -112,6 +113,7 @@ class Peers {
   void tell(int peer, const Status& cause);
   void decideLater(int peer, Duration delay, const Status& verdict);
   void fail(Code code, const std::string& text, int peer);
+  void failLeft(int peer);
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
   std::string name(int peer) const;
 

@@ -220,7 +220,8 @@ TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards")
   CHECK(pair.high.cause().ok());
   pair.high.connectMail(0);
   REQUIRE(pair.high.failsWith(Code::kPeerLost));
-  CHECK(pair.high.cause().message() == "rank 0 has left the group");
+  CHECK(pair.high.cause().message() ==
+        "rank 0 has left the group (its process group was destroyed)");
 }
 
 TEST_CASE("different secrets end in a refusal that names the peer") {
