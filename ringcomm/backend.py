@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import ipaddress
 import os
@@ -49,6 +50,7 @@ def create(distributed: Any, pg_options: Any) -> _C.RingBackend:
 def register() -> None:
     """Makes the name "ringcomm" known to torch.distributed; harmless when it is known already."""
     if NAME not in dist.Backend.backend_list:
+        atexit.register(_C.prepare_exit)
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 

@@ -15,6 +15,10 @@ constexpr std::chrono::seconds kIdleTime{5};
 
 void ElasticPool::submit(std::function<void()> job) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (quiet_) {
+    kept_.push_back(std::move(job));
+    return;
+  }
   jobs_.push_back(std::move(job));
   if (jobs_.size() > idle_ && startThread()) {
     return;
@@ -40,6 +44,7 @@ void ElasticPool::work() {
   while (true) {
     if (jobs_.empty()) {
       ++idle_;
+      threadEnded_.notify_all();
       const bool called =
           jobReady_.wait_for(lock, kIdleTime, [this] { return stopping_ || !jobs_.empty(); });
       --idle_;
@@ -56,6 +61,12 @@ void ElasticPool::work() {
   }
   --threads_;
   threadEnded_.notify_all();
+}
+
+void ElasticPool::quiesce(std::chrono::milliseconds longest) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  quiet_ = true;
+  threadEnded_.wait_for(lock, longest, [this] { return jobs_.empty() && idle_ == threads_; });
 }
 
 ElasticPool::~ElasticPool() {

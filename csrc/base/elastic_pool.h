@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -19,17 +20,23 @@ class ElasticPool {
 
   void submit(std::function<void()> job);
 
+  // For a process that ends: waits until no job is left, at most this long. Jobs that come later
+  // are neither run nor, while the pool lives, freed, since what they need may be gone.
+  void quiesce(std::chrono::milliseconds longest);
+
  private:
   bool startThread();
   void work();
 
   std::mutex mutex_;
   std::condition_variable jobReady_;
-  std::condition_variable threadEnded_;
+  std::condition_variable threadEnded_;  // or has become idle
   std::deque<std::function<void()>> jobs_;
+  std::deque<std::function<void()>> kept_;  // came too late to be run
   size_t idle_ = 0;
   size_t threads_ = 0;
   bool stopping_ = false;
+  bool quiet_ = false;
 };
 
 }  // namespace ringcomm

@@ -3,6 +3,7 @@
 #include "base/thread.h"
 #include "engine/spec.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -291,6 +292,14 @@ void Group::laneLost(int peer, int error) {
 void Group::timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {
   controlLoop().post(
       [self = shared_from_this(), peer, op, verdict] { self->peers_->suspect(peer, op, verdict); });
+}
+
+// Whether this rank is at that operation, or held up before it by an earlier one: either way it is
+// not the one that others wait for.
+bool Group::hasCalled(uint64_t sequence) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sequence_ > sequence || std::any_of(inFlight_.begin(), inFlight_.end(),
+                                             [](const auto& op) { return !op->done(); });
 }
 
 void Group::peerLeft(int peer) {

@@ -81,7 +81,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   void fail(const Status& cause) override;
   void timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
   void peerLeft(int peer) override;
-  bool hasCalled(uint64_t sequence) const override { return this->sequence() > sequence; }
+  bool hasCalled(uint64_t sequence) const override;
   std::string peerName(int peer) const override;
   void laneConnected(int peer, int lane, UniqueFd fd) override;
   void peersFailed(const Status& cause) override { fail(cause); }

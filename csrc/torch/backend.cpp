@@ -40,6 +40,8 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   options_->values = group_->options();
 }
 
+void RingBackend::prepareExit() { completers().quiesce(std::chrono::seconds(2)); }
+
 RingBackend::~RingBackend() {
   if (group_ == nullptr) {
     return;

@@ -101,7 +101,9 @@ class RingBackend final : public c10d::Backend {
   void abort() override { group_->abort("aborted the process group"); }
   void shutdown() override { group_->close(); }
 
-  const Group& group() const { return *group_; }
+  // Before the interpreter ends: threads of ours that would take the GIL later would be killed in
+  // the middle of what they do.
+  static void prepareExit();
 
  private:
   void checkCount(size_t tensors, const char* doing, const char* which) const;

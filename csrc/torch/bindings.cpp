@@ -97,6 +97,8 @@ PYBIND11_MODULE(_C, module) {
   const py::object backend = py::module_::import("torch._C._distributed_c10d").attr("Backend");
   bindOptions(module, backend.attr("Options"));
   bindBackend(module, backend);
+  module.def("prepare_exit", &RingBackend::prepareExit, py::call_guard<py::gil_scoped_release>(),
+             "waits for callbacks that are running; later ones are not run");
   module.def("option_table", &optionTable, "(name, scope, default, doc) of every option");
   module.def("algorithm_table", &algorithmTable, py::arg("world"), py::arg("options"),
              "(collective, first, last, algorithm): which sizes in bytes take which algorithm");

@@ -40,6 +40,10 @@ inline Logger stderrLogger(const Options& options, int rank) {
 // The process's one engine, made for its first group and gone with its last: a process that has
 // left all groups has no thread and no port of ours.
 inline std::shared_ptr<Engine> sharedEngine(const Options& options, int localRanks, int rank) {
+  // Also where the engine exists and does not ask any more.
+  if (const auto isa = selectIsa(options.isa); !isa.ok()) {
+    std::rethrow_exception(exceptionOf(isa.status(), "starting"));
+  }
   static std::mutex mutex;
   static std::weak_ptr<Engine> current;
   std::lock_guard<std::mutex> lock(mutex);

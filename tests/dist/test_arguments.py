@@ -31,10 +31,6 @@ def options(kind, **fields):
 
 
 CALLS = {
-    "all_reduce-sparse": (
-        lambda: dist.all_reduce(torch.eye(3).to_sparse()),
-        r"all_reduce: .*layout.*[Ss]parse",
-    ),
     "all_reduce-meta": (
         lambda: raw().allreduce([torch.empty(3, device="meta")]),
         r"all_reduce: .*device.*meta",
