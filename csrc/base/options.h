@@ -21,7 +21,8 @@ namespace ringcomm {
     "where peers may reach this rank: interfaces or subnets, comma separated (eth0,10.1.0.0/16)")  \
   X(P, socketBufferBytes, "socket_buffer_bytes", 4194304, 0, 1073741824,                           \
     "send and receive buffer of each data connection; 0: the kernel's auto-tuning")                \
-  Y(P, congestion, "congestion", "", "TCP congestion control; empty: the system's")                \
+  Y(P, congestion, "congestion", "",                                                               \
+    "TCP congestion control; empty: the system's, and reno within a host")                         \
   Y(P, isa, "isa", "auto", "instruction set of the kernels: auto, scalar, avx2, avx512, neon")     \
   Y(P, logLevel, "log_level", "warning", "debug, info, warning or error")                          \
   X(L, spinMicros, "spin_micros", 50, 0, 1000000,                                                  \

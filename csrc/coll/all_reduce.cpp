@@ -1,43 +1,23 @@
 #include "coll/algorithms.h"
 #include "coll/blocks.h"
 #include "coll/parts.h"
+#include "coll/pieces.h"
 #include "coll/steps.h"
 
 namespace ringcomm {
-// Ring: reduce-scatter, then all-gather, in place; for large vectors.
-//
-// The vector is cut into N blocks. Block b starts at rank b + 1 and goes once around: each rank
-// adds its own part to what arrives and passes the sum on, until rank b holds the whole sum after
-// N - 1 hops and finishes it (AVG divides here, once, before anybody else sees it). A second round
-// of N - 1 hops hands the finished block to everybody. At hop h rank r sends block r - 1 - h and
-// receives block r - 2 - h, in both rounds alike, so what it sends at hop h is always what it
-// received at hop h - 1.
-//
-// Hops 2 (N - 1); a rank sends 2 (N - 1) / N of the vector, the least that is possible, and to one
-// neighbour only: no two streams ever compete for a port. The hops overlap byte by byte (`follow`),
-// so a vector whose block outlasts the delay of a hop takes the time of its bytes and one delay.
-//
-// Same bits everywhere: a block is summed along one path by one sequence of additions, and all the
-// other ranks receive copies of the result.
-//
-// In place without a hazard: byte i of block b is written again (second round) only when its final
-// value arrives, which has been through the sum of rank b, which needed the byte i that this rank
-// sent in the first round. So the old byte has left long before the new one can come.
-//
-// No deadlock: receives wait for nothing, so what was sent is always drained, whatever fits into
-// the streams; a send of hop h waits only for bytes of hop h - 1, and those of hop 0 for nothing.
-//
-// Empty blocks (a vector of fewer than N units) are left out by sender and receiver, who compute
-// the same blocks from the same count.
-Plan ringAllReduce(const CollectiveSpec& spec) {
-  Plan plan;
+namespace {
+
+// Twice around the ring with one window of the vector.
+void ringWindow(const CollectiveSpec& spec, const Block& window, Plan& plan) {
   const int world = spec.world;
-  const int hops = 2 * (world - 1);
   const auto block = [&](int distance) {
-    return blockOf(spec.count, spec.elementSize, world, rankAt(spec.rank, distance, world));
+    Block part = blockOf(window.bytes / spec.elementSize, spec.elementSize, world,
+                         rankAt(spec.rank, distance, world));
+    part.offset += window.offset;
+    return part;
   };
   int32_t arrived = -1;  // the receive of the previous hop
-  for (int hop = 0; hop < hops; ++hop) {
+  for (int hop = 0; hop < 2 * (world - 1); ++hop) {
     const Block out = block(-1 - hop);
     if (out.bytes > 0) {
       Step send = sendStep(rankAt(spec.rank, 1, world), {kData, out.offset}, out.bytes);
@@ -53,6 +33,44 @@ Plan ringAllReduce(const CollectiveSpec& spec) {
       recv.finish = hop == world - 2;
       arrived = addStep(plan, recv);
     }
+  }
+}
+
+}  // namespace
+
+// Ring: reduce-scatter, then all-gather, in place; for large vectors.
+//
+// The vector is cut into windows, and each window into N blocks of a piece at most (pieces.h).
+// Block b starts at rank b + 1 and goes once around: each rank adds its own part to what arrives
+// and passes the sum on, until rank b holds the whole sum after N - 1 hops and finishes it (AVG
+// divides here, once, before anybody else sees it). A second round of N - 1 hops hands the finished
+// block to everybody. At hop h rank r sends block r - 1 - h and receives block r - 2 - h, in both
+// rounds alike, so what it sends at hop h is always what it received at hop h - 1.
+//
+// Hops 2 (N - 1) a window; a rank sends 2 (N - 1) / N of the vector, the least that is possible,
+// and to one neighbour only: no two streams ever compete for a port. The hops overlap byte by byte
+// (`follow`), and the windows follow each other without a pause, so a vector whose pieces outlast
+// the delay of a hop takes the time of its bytes and 2 (N - 1) delays.
+//
+// Same bits everywhere: a block is summed along one path by one sequence of additions, and all the
+// other ranks receive copies of the result.
+//
+// In place without a hazard: byte i of block b is written again (second round) only when its final
+// value arrives, which has been through the sum of rank b, which needed the byte i that this rank
+// sent in the first round. So the old byte has left long before the new one can come.
+//
+// No deadlock: receives wait for nothing, so what was sent is always drained, whatever fits into
+// the streams; a send of hop h waits only for bytes of hop h - 1, and those of hop 0 for nothing.
+//
+// Empty blocks (a vector of fewer than N units) are left out by sender and receiver, who compute
+// the same blocks from the same count.
+Plan ringAllReduce(const CollectiveSpec& spec) {
+  Plan plan;
+  const uint64_t most = kPieceBytes * static_cast<uint64_t>(spec.world);
+  const uint64_t bytes = spec.count * spec.elementSize;
+  const auto windows = static_cast<int>(bytes / most + (bytes % most != 0 ? 1 : 0));
+  for (int window = 0; window < windows; ++window) {
+    ringWindow(spec, blockOf(spec.count, spec.elementSize, windows, window), plan);
   }
   return plan;
 }

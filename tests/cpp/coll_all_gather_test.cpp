@@ -79,8 +79,8 @@ TEST_CASE("all_gather: every block everywhere, of any sizes, for any room") {
         }
       }
     }
-    const std::vector<uint64_t> large = {1 << 20, 3, 700001, 0};
-    Simulation simulation(4, kByte, seed++, 100000);
+    const std::vector<uint64_t> large = {(4 << 20) + 5, 3, (2 << 20) + 1, 0};  // several pieces
+    Simulation simulation(4, kByte, seed++, 300000);
     simulation.add(operation(named(algorithm), allGatherSpec(large)));
     REQUIRE(simulation.run() == "");
     checkBlockss(simulation, 0, large);
