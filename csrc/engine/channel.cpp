@@ -28,8 +28,9 @@ Channel::Channel(Loop& loop, ChannelObserver& observer, int peer, uint32_t slice
 Channel::~Channel() { discard(); }
 
 Status Channel::attach(UniqueFd fd) {
-  lane_ = std::make_unique<TcpLane>(loop_, std::move(fd), *this);
-  RC_RETURN_IF_ERROR(lane_->watchStatus());
+  auto lane = std::make_unique<TcpLane>(loop_, std::move(fd), *this);
+  RC_RETURN_IF_ERROR(lane->watchStatus());
+  lane_ = std::move(lane);
   nudge();
   return {};
 }
@@ -44,6 +45,29 @@ void Channel::nudge() noexcept {
   if (lane_ != nullptr && !idle()) {
     loop_.makeReady(this);
   }
+}
+
+void Channel::onLaneReady() noexcept {
+  nudge();
+  if (receives_.queue.empty()) {
+    observer_.stirred();
+  }
+}
+
+// Between messages the stream is at the start of a frame.
+std::optional<FrameHeader> Channel::unexpected() noexcept {
+  std::array<std::byte, kFrameHeaderBytes> bytes;
+  if (lane_ == nullptr || broken_ || !receives_.queue.empty() ||
+      lane_->peek(bytes.data(), bytes.size()) < bytes.size()) {
+    return {};
+  }
+  const Result<FrameHeader> header = decodeFrame(bytes);
+  if (!header.ok()) {
+    broken_ = true;
+    observer_.violated(*this, header.status());
+    return {};
+  }
+  return header.value();
 }
 
 void Channel::discard() noexcept {
@@ -196,13 +220,8 @@ bool Channel::receiveSome(Transfer& transfer) noexcept {
   }
   const size_t ofHeader = std::min(io.bytes, headerLeft);
   receives_.headerDone += ofHeader;
-  if (ofHeader > 0 && receives_.headerDone == kFrameHeaderBytes) {
-    const Status checked = checkHeader(transfer);
-    if (!checked.ok()) {
-      broken_ = true;
-      observer_.violated(*this, checked);
-      return false;
-    }
+  if (ofHeader > 0 && receives_.headerDone == kFrameHeaderBytes && !headerFits(transfer)) {
+    return false;
   }
   const uint64_t ofPayload = io.bytes - ofHeader;
   receives_.frameLeft -= static_cast<uint32_t>(ofPayload);
@@ -229,26 +248,33 @@ void Channel::takePayload(const Transfer& transfer, uint64_t bytes) noexcept {
   std::memcpy(carry_.data(), scratch + whole, carryBytes_);
 }
 
-Status Channel::checkHeader(const Transfer& transfer) const {
-  Result<FrameHeader> decoded = decodeFrame(receives_.header);
-  RC_RETURN_IF_ERROR(decoded.status());
-  const Run& run = *transfer.run;
+// Whether the frame is the one that comes next. If not, nothing more is moved.
+bool Channel::headerFits(const Transfer& transfer) noexcept {
+  const Result<FrameHeader> decoded = decodeFrame(receives_.header);
+  Run& run = *transfer.run;
   const FrameHeader mine = signatureOf(run, transfer.step);
-  FrameHeader theirs = *decoded;
   FrameHeader expected = mine;
   expected.message = transfer.message;
-  expected.offset = run.moved(transfer.step) + carryBytes_;
+  expected.offset = run.moved(transfer.step);
   expected.length = receives_.frameLeft;
-  if (theirs == expected) {
-    return {};
+  if (decoded.ok() && decoded.value() == expected) {
+    return true;
   }
-  const std::string calls = describeCall(theirs) + ", but this rank called " + describeCall(mine);
+  broken_ = true;
+  if (!decoded.ok()) {
+    observer_.violated(*this, decoded.status());
+    return false;
+  }
+  FrameHeader theirs = decoded.value();
   theirs.message = theirs.length = 0;
   theirs.offset = 0;
   if (theirs == mine) {
-    return {Code::kProtocol, "it sent another part of " + describeCall(mine) + " than planned"};
+    observer_.violated(*this, {Code::kProtocol,
+                               "it sent another part of " + describeCall(mine) + " than planned"});
+  } else {
+    observer_.mismatched(*this, run, theirs, mine);
   }
-  return {Code::kMismatch, calls};
+  return false;
 }
 
 }  // namespace ringcomm

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 
 namespace ringcomm {
 
@@ -20,8 +21,13 @@ class ChannelObserver {
   virtual void progressed(Run& run) noexcept = 0;
   // The lane ended or broke while it was needed, with LaneIo's error.
   virtual void laneLost(Channel& channel, int error) noexcept = 0;
-  // The peer sent something that this rank's plan does not have next.
+  // The peer sent something that this rank's plan does not have next: a frame that makes no sense,
+  // or one of another call than the run's, which is `mine` in the words of a frame.
   virtual void violated(Channel& channel, const Status& why) noexcept = 0;
+  virtual void mismatched(Channel& channel, Run& run, const FrameHeader& theirs,
+                          const FrameHeader& mine) noexcept = 0;
+  // Something may have come that nobody waits for yet.
+  virtual void stirred() noexcept = 0;
 
  protected:
   ~ChannelObserver() = default;
@@ -51,6 +57,10 @@ class Channel final : public LaneOwner, public Runnable {
   // Looks again at what can be moved, soon.
   void nudge() noexcept;
 
+  // The header of a frame that has come while nothing is to be received; the frame stays where it
+  // is. Of what makes no sense the observer is told.
+  std::optional<FrameHeader> unexpected() noexcept;
+
   // Forgets all transfers, and the lane.
   void discard() noexcept;
 
@@ -70,13 +80,13 @@ class Channel final : public LaneOwner, public Runnable {
   };
 
   void run() noexcept override;
-  void onLaneReady() noexcept override { nudge(); }
+  void onLaneReady() noexcept override;
 
   bool pumpSends() noexcept;
   bool pumpReceives() noexcept;
   bool beginSendFrame(const Transfer& transfer) noexcept;
   bool receiveSome(Transfer& transfer) noexcept;
-  Status checkHeader(const Transfer& transfer) const;
+  bool headerFits(const Transfer& transfer) noexcept;
   void takePayload(const Transfer& transfer, uint64_t bytes) noexcept;
   bool endFrame(Direction& direction) noexcept;
   void fail(int error) noexcept;
@@ -85,7 +95,7 @@ class Channel final : public LaneOwner, public Runnable {
   ChannelObserver& observer_;
   const int peer_;
   const uint32_t sliceBytes_;
-  std::unique_ptr<TcpLane> lane_;
+  std::unique_ptr<Lane> lane_;
   // The lane failed, or brought what nobody expects: nothing more is moved, whatever comes.
   bool broken_ = false;
   Direction sends_;

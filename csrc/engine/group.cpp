@@ -149,6 +149,7 @@ std::shared_ptr<Op> Group::submit(OpDesc desc, std::function<void(Op&)> onDone, 
     op->expectShares(static_cast<int>(parts));
     op->onDone(shares_.size() == 1 ? std::move(onDone) : resumingAll(std::move(onDone)));
     orderByMemory(op);
+    called_.add(op);
   } else {
     op->onDone(std::move(onDone));
   }
@@ -287,6 +288,31 @@ void Group::wantMailFrom(int peer, TimePoint deadline) {
 void Group::laneLost(int peer, int error) {
   controlLoop().post(
       [self = shared_from_this(), peer, error] { self->peers_->laneLost(peer, error); });
+}
+
+std::shared_ptr<Op> Group::called(uint64_t sequence) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return called_.find(sequence);
+}
+
+void Group::compareCalls(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {
+  controlLoop().post([self = shared_from_this(), peer, op, verdict] {
+    const Viewer viewer{self->spec_.rank, self->spec_.world, &self->tuning_};
+    self->peers_->compare(peer, op, noteOf(*op, viewer, peer), verdict);
+  });
+}
+
+void Group::heardCall(int peer, const ControlMessage& theirs) {
+  const std::shared_ptr<Op> op = called(theirs.call.sequence);
+  if (op == nullptr) {
+    return;  // a rank that is behind asks again
+  }
+  const Viewer viewer{spec_.rank, spec_.world, &tuning_};
+  const Status fit =
+      compareNotes(peerName(peer), theirs, peerName(spec_.rank), noteOf(*op, viewer, peer));
+  if (!fit.ok()) {
+    fail(Status(fit.code(), fit.message(), peer));
+  }
 }
 
 void Group::timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/options.h"
+#include "engine/called.h"
 #include "engine/engine.h"
 #include "engine/mailbox.h"
 #include "engine/op.h"
@@ -79,7 +80,10 @@ class Group final : public std::enable_shared_from_this<Group>,
   void wantMailFrom(int peer, TimePoint deadline) override;
   void laneLost(int peer, int error) override;
   void fail(const Status& cause) override;
+  std::shared_ptr<Op> called(uint64_t sequence) const override;
+  void compareCalls(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
   void timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
+  void heardCall(int peer, const ControlMessage& theirs) override;
   void peerLeft(int peer) override;
   bool hasCalled(uint64_t sequence) const override;
   std::string peerName(int peer) const override;
@@ -115,6 +119,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   std::vector<std::string> names_;  // by rank: "rank 2 (host)"
   uint64_t sequence_ = 0;
   std::vector<std::shared_ptr<Op>> inFlight_;
+  CalledOps called_;
   Status failure_;
   bool closed_ = false;
 };

@@ -17,8 +17,9 @@ MailLane::MailLane(Loop& loop, MailObserver& observer, int peer, uint32_t sliceB
 MailLane::~MailLane() { loop_.forget(this); }
 
 Status MailLane::attach(UniqueFd fd) {
-  lane_ = std::make_unique<TcpLane>(loop_, std::move(fd), *this);
-  RC_RETURN_IF_ERROR(lane_->watchStatus());
+  auto lane = std::make_unique<TcpLane>(loop_, std::move(fd), *this);
+  RC_RETURN_IF_ERROR(lane->watchStatus());
+  lane_ = std::move(lane);
   loop_.makeReady(this);
   return {};
 }

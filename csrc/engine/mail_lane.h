@@ -107,7 +107,7 @@ class MailLane final : public LaneOwner, public Runnable {
   MailObserver& observer_;
   const int peer_;
   const uint32_t sliceBytes_;
-  std::unique_ptr<TcpLane> lane_;
+  std::unique_ptr<Lane> lane_;
   bool ended_ = false;
 
   uint64_t nextId_ = 0;

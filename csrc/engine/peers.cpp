@@ -245,6 +245,9 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
     case ControlKind::kAnswer:
       onAnswer(peer, message);
       break;
+    case ControlKind::kCall:
+      setup_.observer->heardCall(peer, message);
+      break;
   }
 }
 
@@ -266,6 +269,21 @@ void Peers::suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdi
   decideLater(
       peer, kAnswerTime,
       {verdict.code(), verdict.message() + "; it does not answer (stopped, or cut off)", peer});
+}
+
+void Peers::compare(int peer, const std::shared_ptr<Op>& op, const ControlMessage& note,
+                    const Status& verdict) {
+  Peer& state = at(peer);
+  if (failed_ || closed_) {
+    return;
+  }
+  if (state.control != nullptr) {
+    state.control->send(note);
+  }
+  if (!verdict.ok()) {
+    state.about = op;
+    decideLater(peer, kAnswerTime, verdict);
+  }
 }
 
 void Peers::onAnswer(int peer, const ControlMessage& answer) {

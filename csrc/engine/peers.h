@@ -23,6 +23,8 @@ class PeersObserver {
   virtual void peersFailed(const Status& cause) = 0;
   virtual bool hasCalled(uint64_t sequence) const = 0;
   virtual void peerLeft(int peer) = 0;
+  // The peer is stuck in a call, and says which.
+  virtual void heardCall(int peer, const ControlMessage& theirs) = 0;
 
  protected:
   ~PeersObserver() = default;
@@ -68,6 +70,11 @@ class Peers {
 
   // A lane to the peer ended while it was needed.
   void laneLost(int peer, int error);
+
+  // Tells the peer what this rank has called, for it to compare. `verdict`, if it is one: the end
+  // of the group unless the peer gives another one soon.
+  void compare(int peer, const std::shared_ptr<Op>& op, const ControlMessage& note,
+               const Status& verdict);
 
   // An operation ran out of time waiting for the peer: finds out whether the peer is to blame, or
   // is a victim itself and will hear or give the verdict. At the latest in about a second,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace ringcomm {
 
@@ -55,6 +56,16 @@ void Run::complete(uint32_t index) noexcept {
   while (prefix_ < completed_.size() && completed_[prefix_]) {
     ++prefix_;
   }
+}
+
+bool Run::waitsForPeer(uint32_t index) noexcept {
+  const StepKind kind = step(index).kind;
+  return kind != StepKind::kCopy && kind != StepKind::kReduce && !completed_[index] &&
+         mayStart(index);
+}
+
+uint64_t Run::progress() const noexcept {
+  return std::accumulate(moved_.begin(), moved_.end(), uint64_t{prefix_});
 }
 
 bool Run::workLocally(uint64_t budget) noexcept {

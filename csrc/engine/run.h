@@ -58,6 +58,10 @@ class Run {
   // The first step that is not complete: what a run that is stuck waits for.
   uint32_t firstOpenStep() const noexcept { return prefix_; }
   bool completed(uint32_t index) const noexcept { return completed_[index]; }
+  // Whether the step exchanges bytes with a peer, could go on and is not complete.
+  bool waitsForPeer(uint32_t index) noexcept;
+  // Grows whenever anything has moved on.
+  uint64_t progress() const noexcept;
 
   Loop::TimerId timer{};
 

@@ -1,8 +1,11 @@
 #include "engine/share.h"
 
+#include "engine/called.h"
 #include "engine/spec.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace ringcomm {
 
@@ -11,6 +14,9 @@ namespace {
 // Local copies and reductions are done in pieces of this size, so that the lanes are served
 // between.
 constexpr uint64_t kLocalPiece = uint64_t{4} << 20;
+
+// How often a share looks around: what moves not at all for this long may never do.
+constexpr std::chrono::milliseconds kLookTime{200};
 
 // Part `index` of `parts` of a buffer, in whole elements.
 Buffer partOf(const Buffer& buffer, size_t elementSize, uint64_t index, uint64_t parts) {
@@ -51,6 +57,8 @@ void Share::start(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts)
     return;
   }
   loop_.retain();
+  nextSequence_ = op->sequence() + 1;
+  stirred();
   runs_.push_back(std::make_unique<Run>(makeRun(op, index, parts)));
   Run& run = *runs_.back();
   enqueue(run);
@@ -164,15 +172,103 @@ void Share::laneLost(Channel& channel, int error) noexcept {
 
 void Share::violated(Channel& channel, const Status& why) noexcept {
   const std::string who = setup_.host->peerName(channel.peer());
-  const std::string words = why.code() == Code::kMismatch
-                                ? "the ranks call different operations: " + who + " called "
-                                : who + ": ";
-  std::string text = words + why.message();
-  const std::string me = setup_.host->peerName(setup_.rank);
-  if (const size_t at = text.find("this rank"); at != std::string::npos) {
-    text.replace(at, std::string("this rank").size(), me);
+  setup_.host->fail(Status(why.code(), who + ": " + why.message(), channel.peer()));
+}
+
+// A frame of another call than the one that this rank waits for. If the peer has gone past that
+// call, only the peer knows what it called instead.
+void Share::mismatched(Channel& channel, Run& run, const FrameHeader& theirs,
+                       const FrameHeader& mine) noexcept {
+  const int peer = channel.peer();
+  if (theirs.sequence < mine.sequence) {
+    unexpected(channel, theirs);
+    return;
   }
-  setup_.host->fail(Status(why.code(), text, channel.peer()));
+  const Status verdict(
+      Code::kMismatch,
+      differentCalls(setup_.host->peerName(peer), theirs, setup_.host->peerName(setup_.rank), mine),
+      peer);
+  if (theirs.sequence == mine.sequence) {
+    setup_.host->fail(verdict);
+  } else {
+    setup_.host->compareCalls(peer, run.sharedOp(), verdict);
+  }
+}
+
+// A frame of an operation that takes nothing, or nothing more, from the peer.
+void Share::unexpected(Channel& channel, const FrameHeader& theirs) {
+  const int peer = channel.peer();
+  const std::shared_ptr<Op> op = setup_.host->called(theirs.sequence);
+  FrameHeader frame = theirs;
+  frame.message = frame.length = 0;
+  frame.offset = 0;
+  if (op == nullptr) {
+    violated(channel, {Code::kProtocol,
+                       "it sent a part of " + describeCall(frame) + ", which is long over"});
+    return;
+  }
+  const Viewer viewer{setup_.rank, setup_.world, &setup_.tuning};
+  FrameHeader mine = op->signature();
+  if (mine.count == OpDesc::kPerMessage) {
+    mine.count = noteOf(*op, viewer, peer).takes / dtypeSize(op->desc().dtype);
+  }
+  if (frame == mine) {
+    violated(channel,
+             {Code::kProtocol, "it sent more of " + describeCall(frame) + " than planned"});
+    return;
+  }
+  setup_.host->fail(
+      {Code::kMismatch,
+       differentCalls(setup_.host->peerName(peer), frame, setup_.host->peerName(setup_.rank), mine),
+       peer});
+}
+
+void Share::stirred() noexcept {
+  stirred_ = true;
+  if (!looking_) {
+    looking_ = true;
+    lookTimer_ = loop_.startTimer(Clock::now() + kLookTime, [this] { lookAround(); });
+  }
+}
+
+// Ranks that call different things may wait for each other, or send what nobody takes: neither
+// shows in a header that is compared. Looking now and then costs the operations nothing.
+void Share::lookAround() {
+  looking_ = false;
+  const bool goesOn = std::exchange(stirred_, false) || !runs_.empty();
+  for (auto& channel : channels_) {
+    const auto header = channel != nullptr ? channel->unexpected() : std::nullopt;
+    if (header.has_value() && header->sequence < nextSequence_) {
+      unexpected(*channel, *header);
+      return;
+    }
+  }
+  askAboutStuck();
+  if (goesOn && failure_.ok()) {
+    stirred();
+    stirred_ = false;
+  }
+}
+
+// If the oldest run has not moved since the last look: whether those that it waits for have called
+// the same.
+void Share::askAboutStuck() {
+  if (runs_.empty()) {
+    return;
+  }
+  Run& run = *runs_.front();
+  const uint64_t progress = run.progress();
+  const bool stuck = run.op().sequence() == seenSequence_ && progress == seenProgress_;
+  seenSequence_ = run.op().sequence();
+  seenProgress_ = progress;
+  std::vector<bool> asked(static_cast<size_t>(setup_.world), !stuck);
+  const auto& steps = run.plan().steps;
+  for (uint32_t i = run.firstOpenStep(); stuck && i < steps.size(); ++i) {
+    if (run.waitsForPeer(i) && !asked[static_cast<size_t>(steps[i].peer)]) {
+      asked[static_cast<size_t>(steps[i].peer)] = true;
+      setup_.host->compareCalls(steps[i].peer, run.sharedOp(), {});
+    }
+  }
 }
 
 void Share::timeOut(Run& run) {
@@ -197,8 +293,7 @@ int Share::whomItWaitsFor(Run& run, std::string& how) const {
   const Step* waited = nullptr;
   uint64_t moved = 0;
   for (uint32_t i = run.firstOpenStep(); i < steps.size(); ++i) {
-    const bool moves = steps[i].kind != StepKind::kCopy && steps[i].kind != StepKind::kReduce;
-    if (run.completed(i) || !moves || !run.mayStart(i)) {
+    if (!run.waitsForPeer(i)) {
       continue;
     }
     const bool receives = steps[i].kind != StepKind::kSend;
@@ -233,6 +328,7 @@ void Share::abandon(const Status& cause) {
   }
   failure_ = cause;
   loop_.forget(this);
+  loop_.cancelTimer(lookTimer_);
   channels_.clear();
   std::vector<std::unique_ptr<Run>> ended = std::move(runs_);
   runs_.clear();

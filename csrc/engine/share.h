@@ -46,10 +46,16 @@ class Share final : public ChannelObserver, public Runnable {
   void progressed(Run& run) noexcept override;
   void laneLost(Channel& channel, int error) noexcept override;
   void violated(Channel& channel, const Status& why) noexcept override;
+  void mismatched(Channel& channel, Run& run, const FrameHeader& theirs,
+                  const FrameHeader& mine) noexcept override;
+  void stirred() noexcept override;
   void run() noexcept override;
 
   Run::Setup makeRun(const std::shared_ptr<Op>& op, uint64_t index, uint64_t parts) const;
   void enqueue(Run& run);
+  void lookAround();
+  void askAboutStuck();
+  void unexpected(Channel& channel, const FrameHeader& theirs);
   void timeOut(Run& run);
   int whomItWaitsFor(Run& run, std::string& how) const;
   void settle(Run& run);
@@ -61,6 +67,14 @@ class Share final : public ChannelObserver, public Runnable {
   Loop& loop_;
   std::vector<std::unique_ptr<Channel>> channels_;  // by peer; null until first used
   std::vector<std::unique_ptr<Run>> runs_;          // in order of operations
+  uint64_t nextSequence_ = 0;                       // all operations below have started here
+
+  // While anything goes on, the share looks around every now and then.
+  Loop::TimerId lookTimer_{};
+  bool looking_ = false;
+  bool stirred_ = false;       // since it last looked
+  uint64_t seenSequence_ = 0;  // what was in flight for longest then, and how far it was
+  uint64_t seenProgress_ = UINT64_MAX;
   Status failure_;
 };
 

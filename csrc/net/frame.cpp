@@ -12,7 +12,11 @@ constexpr size_t kRankAt = 2;
 constexpr size_t kTextAt = 6;
 constexpr size_t kSequenceAt = 1;
 constexpr size_t kCalledAt = 9;
-constexpr size_t kMostFixedBytes = 10;
+constexpr size_t kCallAt = 1;
+constexpr size_t kGivesAt = kCallAt + kFrameHeaderBytes;
+constexpr size_t kTakesAt = kGivesAt + 8;
+constexpr size_t kAnswerBytes = 10;
+constexpr size_t kMostFixedBytes = kTakesAt + 8;
 constexpr uint8_t kLastCode = static_cast<uint8_t>(Code::kInternal);
 
 // Length of a message without its text; 0 for a kind that does not exist.
@@ -25,6 +29,8 @@ size_t fixedBytes(ControlKind kind) noexcept {
     case ControlKind::kQuestion:
       return kCalledAt;
     case ControlKind::kAnswer:
+      return kAnswerBytes;
+    case ControlKind::kCall:
       return kMostFixedBytes;
   }
   return 0;
@@ -125,6 +131,11 @@ std::string encodeControl(const ControlMessage& message) {
     const Code code = message.code == Code::kOk ? Code::kInternal : message.code;
     storeLittle(body + kCodeAt, static_cast<uint8_t>(code));
     storeLittle(body + kRankAt, std::max(message.rank, -1));
+  } else if (message.kind == ControlKind::kCall) {
+    encode(message.call,
+           std::span<std::byte, kFrameHeaderBytes>(body + kCallAt, kFrameHeaderBytes));
+    storeLittle(body + kGivesAt, message.gives);
+    storeLittle(body + kTakesAt, message.takes);
   } else if (message.kind != ControlKind::kGoodbye) {
     storeLittle(body + kSequenceAt, message.sequence);
     storeLittle(body + kCalledAt, static_cast<uint8_t>(message.called ? 1 : 0));
@@ -195,6 +206,12 @@ Result<std::optional<ControlMessage>> ControlParser::decodeBody(std::span<const 
     }
     const auto text = body.subspan(kTextAt);
     message.text = printable({reinterpret_cast<const char*>(text.data()), text.size()});
+  } else if (message.kind == ControlKind::kCall) {
+    Result<FrameHeader> call = decodeFrame(body.subspan<kCallAt, kFrameHeaderBytes>());
+    RC_RETURN_IF_ERROR(call.status());
+    message.call = *call;
+    message.gives = loadLittle<uint64_t>(body.data() + kGivesAt);
+    message.takes = loadLittle<uint64_t>(body.data() + kTakesAt);
   } else if (message.kind != ControlKind::kGoodbye) {
     message.sequence = loadLittle<uint64_t>(body.data() + kSequenceAt);
   }

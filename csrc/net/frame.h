@@ -112,6 +112,7 @@ enum class ControlKind : uint8_t {
   kGoodbye = 2,   // the sender leaves in order: the end of its connections is no failure
   kQuestion = 3,  // has the receiver called operation number `sequence`?
   kAnswer = 4,    // to a question
+  kCall = 5,      // what the sender has called, and what it exchanges with the receiver in it
 };
 
 struct ControlMessage {
@@ -121,6 +122,9 @@ struct ControlMessage {
   std::string text;       // kFailure: for people
   uint64_t sequence = 0;  // kQuestion, kAnswer
   bool called = false;    // kAnswer
+  FrameHeader call{};     // kCall: the operation; message, length and offset are 0
+  uint64_t gives = 0;     // kCall: bytes that the sender's plan sends to the receiver,
+  uint64_t takes = 0;     // and bytes that it expects from it
 
   friend bool operator==(const ControlMessage&, const ControlMessage&) = default;
 };

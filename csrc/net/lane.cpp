@@ -91,6 +91,12 @@ void TcpLane::expect(uint64_t left, uint64_t total) noexcept {
   }
 }
 
+size_t TcpLane::peek(std::byte* to, size_t bytes) noexcept {
+  expect(0, 0);  // else a few bytes that come later would not be told
+  const ssize_t got = ::recv(fd_.get(), to, bytes, MSG_DONTWAIT | MSG_PEEK);
+  return got < 0 ? 0 : static_cast<size_t>(got);
+}
+
 void TcpLane::onEvents(uint32_t events) noexcept {
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
     ending_ = true;

@@ -38,6 +38,14 @@ class Lane {
   virtual ~Lane() = default;
   virtual LaneIo send(const iovec* pieces, int count) noexcept = 0;
   virtual LaneIo receive(const iovec* pieces, int count) noexcept = 0;
+
+  // Of a message of `total` bytes, `left` are still to come, whatever this side does: there is no
+  // need to be told of the first few of them.
+  virtual void expect(uint64_t left, uint64_t total) noexcept = 0;
+
+  // What has arrived, up to `bytes` of it, without taking it; how many those are. For a side that
+  // expects nothing: of whatever comes later it is told.
+  virtual size_t peek(std::byte* to, size_t bytes) noexcept = 0;
 };
 
 class TcpLane final : public Lane, private EventHandler {
@@ -52,10 +60,9 @@ class TcpLane final : public Lane, private EventHandler {
   LaneIo send(const iovec* pieces, int count) noexcept override;
   LaneIo receive(const iovec* pieces, int count) noexcept override;
 
-  // Of a message of `total` bytes, `left` are still to come, whatever this side does: there is no
-  // need to be told of the first few of them. Saves a wake-up a packet where the wire is slower
-  // than the machine.
-  void expect(uint64_t left, uint64_t total) noexcept;
+  // Saves a wake-up a packet where the wire is slower than the machine.
+  void expect(uint64_t left, uint64_t total) noexcept override;
+  size_t peek(std::byte* to, size_t bytes) noexcept override;
 
  private:
   void onEvents(uint32_t events) noexcept override;

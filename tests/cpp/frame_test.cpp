@@ -166,6 +166,7 @@ TEST_CASE("control messages travel whole, however their bytes are cut") {
       {ControlKind::kQuestion, Code::kOk, -1, "", 1ull << 40},
       {ControlKind::kAnswer, Code::kOk, -1, "", 7, true},
       {ControlKind::kAnswer, Code::kOk, -1, "", 7, false},
+      {ControlKind::kCall, Code::kOk, -1, "", 0, false, sample(), 1ull << 50, UINT64_MAX},
       failure(std::string(kMaxControlText, 'x'), Code::kInvalidArgument, 0),
       {ControlKind::kGoodbye, Code::kOk, -1, ""}};
   std::string stream;
@@ -187,6 +188,10 @@ TEST_CASE("a control message is byte for byte as in docs/protocol.md") {
         "\x09\x00\x03\x02\x01\x00\x00\x00\x00\x00\x00"s);
   CHECK(encodeControl({ControlKind::kAnswer, Code::kOk, -1, "", 258, true}) ==
         "\x0A\x00\x04\x02\x01\x00\x00\x00\x00\x00\x00\x01"s);
+  const HeaderBytes call = encoded(sample());
+  CHECK(encodeControl({ControlKind::kCall, Code::kOk, -1, "", 0, false, sample(), 258, 3}) ==
+        "\x41\x00\x05"s + std::string(reinterpret_cast<const char*>(call.data()), call.size()) +
+            "\x02\x01\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"s);
   CHECK(encodeControl(failure("hi", Code::kTimeout, 258)) == "\x08\x00\x01\x02\x02\x01\x00\x00hi"s);
 }
 
@@ -221,7 +226,9 @@ TEST_CASE("a control stream that breaks a rule is refused for good") {
       {"\x07\x08"s, "length 2055"},
       {"\xFF\xFF"s, "length 65535"},
       {"\x01\x00\x00"s, "kind 0"},
-      {"\x01\x00\x05"s, "kind 5"},
+      {"\x01\x00\x06"s, "kind 6"},
+      {"\x02\x00\x05\x00"s, "kind 5 with 2 bytes"},
+      {"\x41\x00\x05"s + std::string(64, '\0'), "bad frame header"},
       {"\x01\x00\x01"s, "kind 1 with 1 bytes"},
       {"\x06\x00\x03\x00\x00\x00\x00\x00"s, "kind 3 with 6 bytes"},
       {"\x02\x00\x02\x00"s, "kind 2 with 2 bytes"},

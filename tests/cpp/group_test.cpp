@@ -1,6 +1,7 @@
 #include "engine/group.h"
 
 #include "calls.h"
+#include "endings.h"
 
 #include <doctest/doctest.h>
 
@@ -11,27 +12,6 @@ using namespace ringcomm;
 using namespace ringcomm::testing;
 
 namespace {
-
-struct Setting {
-  int world;
-  int64_t lanes = 1;
-  int64_t loops = 1;
-  int64_t slice = 262144;
-  std::string algorithms = "";
-
-  Options options() const {
-    Options made;
-    made.lanes = lanes;
-    made.progressThreads = loops;
-    made.sliceBytes = slice;
-    made.algorithms = algorithms;
-    return made;
-  }
-  std::string text() const {
-    return "world " + std::to_string(world) + ", lanes " + std::to_string(lanes) + ", loops " +
-           std::to_string(loops) + ", slice " + std::to_string(slice) + ", " + algorithms;
-  }
-};
 
 // Every collective, with sizes around what splits into blocks, slices and shares.
 std::vector<CallShape> everyCall(int world) {
@@ -48,7 +28,20 @@ std::vector<CallShape> everyCall(int world) {
     shapes.push_back(
         {Collective::kBroadcast, DType::kComplex128, ReduceOp::kNone, world - 1, count});
     shapes.push_back({Collective::kBroadcast, DType::kByte, ReduceOp::kNone, 0, count, 3});
-    shapes.push_back({Collective::kAllGather, DType::kInt32, ReduceOp::kNone, -1, count, 5});
+    const int root = world / 2;
+    for (const bool uneven : {false, true}) {
+      shapes.push_back(
+          {Collective::kAllGather, DType::kInt32, ReduceOp::kNone, -1, count, 5, uneven});
+      shapes.push_back(
+          {Collective::kGather, DType::kInt16, ReduceOp::kNone, root, count, 6, uneven});
+      shapes.push_back(
+          {Collective::kScatter, DType::kFloat64, ReduceOp::kNone, root, count, 7, uneven});
+      shapes.push_back(
+          {Collective::kReduceScatter, DType::kFloat32, ReduceOp::kAvg, -1, count, 8, uneven});
+      shapes.push_back(
+          {Collective::kAllToAll, DType::kInt64, ReduceOp::kNone, -1, count, 9, uneven});
+    }
+    shapes.push_back({Collective::kReduce, DType::kFloat64, ReduceOp::kSum, root, count, 10});
     shapes.push_back({});
   }
   return shapes;
@@ -73,47 +66,6 @@ void checkEveryCall(const Setting& setting) {
     }
   });
   CHECK(problems == "");
-}
-
-struct Ending {
-  Status status;
-  double seconds = 0;  // since the ranks started together
-};
-
-// Joins, makes all connections with a barrier and one all_reduce, then lets every rank do `act` at
-// the same moment and notes how and when that ended.
-std::vector<Ending> endings(const Setting& setting,
-                            const std::function<Status(const Member&)>& act) {
-  std::vector<Ending> result(static_cast<size_t>(setting.world));
-  Meeting warmed(setting.world);
-  Meeting ended(setting.world);
-  runCluster(setting.world, setting.options(), [&](Member& member) {
-    std::vector<float> warm(50000, 1);
-    CHECK(member.allReduce(warm, DType::kFloat32).ok());
-    CHECK(member.call(Member::barrierDesc()).ok());
-    // A failure that comes while another rank is still in the barrier would fail that, too.
-    warmed.wait();
-    const TimePoint start = Clock::now();
-    Ending& ending = result[static_cast<size_t>(member.rank)];
-    ending.status = act(member);
-    ending.seconds = secondsSince(start);
-    if (!ending.status.ok()) {
-      // Whatever comes later ends at once, for the first reason.
-      const TimePoint again = Clock::now();
-      std::vector<float> data(10, 1);
-      const Status later = member.allReduce(data, DType::kFloat32);
-      CHECK(secondsSince(again) < 0.1 * kSlowness);
-      CHECK(later.code() == ending.status.code());
-      CHECK(later.message() == ending.status.message());
-    }
-    // Nobody leaves before all have seen the end: leaving is news of its own.
-    ended.wait();
-  });
-  return result;
-}
-
-bool contains(const Status& status, const std::string& words) {
-  return status.message().find(words) != std::string::npos;
 }
 
 }  // namespace

@@ -237,3 +237,37 @@ TEST_CASE("a lane that would block says so without a system call until it is rea
     lane.reset();
   });
 }
+
+TEST_CASE("what has come can be looked at without being taken, also below the low-water mark") {
+  const TestLoop loop;
+  Pair pair = tcpPair(0);
+  class Owner final : public LaneOwner {
+   public:
+    void onLaneReady() noexcept override { ++calls; }
+    std::atomic<int> calls{0};
+  } owner;
+  std::unique_ptr<TcpLane> lane;
+  loop.run([&] {
+    lane = std::make_unique<TcpLane>(*loop, std::move(pair.a), owner);
+    lane->expect(1 << 20, 1 << 20);
+  });
+  std::byte seen[8];
+  const auto peek = [&] { return loop.run([&] { return lane->peek(seen, sizeof seen); }); };
+  CHECK(peek() == 0);
+  const int before = owner.calls;
+  REQUIRE(::send(pair.b.get(), "abcdefghij", 10, 0) == 10);
+  CHECK(eventually(1s, [&] { return owner.calls > before; }));
+  for (int look = 0; look < 2; ++look) {
+    CHECK(peek() == 8);
+    CHECK(seen[7] == std::byte{'h'});
+  }
+  loop.run([&] {
+    std::string buffer(20, '\0');
+    const iovec piece = pieceOf(buffer, 0, buffer.size());
+    CHECK(lane->receive(&piece, 1).bytes == 10);
+    CHECK(buffer.substr(0, 10) == "abcdefghij");
+  });
+  pair.b.reset();
+  CHECK(peek() == 0);
+  loop.run([&] { lane.reset(); });
+}

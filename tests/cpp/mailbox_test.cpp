@@ -101,6 +101,8 @@ class Fixture final : public ShareHost {
       (*loop).post([this, status] { mailbox->abandon(status); });  // as a group does
     }
   }
+  std::shared_ptr<Op> called(uint64_t) const override { return nullptr; }
+  void compareCalls(int, const std::shared_ptr<Op>&, const Status&) override {}
   void timedOut(int, const std::shared_ptr<Op>&, const Status&) override {}
   std::string peerName(int peer) const override { return rankName(peer); }
 

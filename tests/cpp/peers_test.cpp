@@ -102,10 +102,18 @@ class Rank final : public PeersObserver {
   void peersFailed(const Status& cause) override { cause_ = cause_.ok() ? cause : cause_; }
   bool hasCalled(uint64_t) const override { return false; }
   void peerLeft(int peer) override { left = peer; }
+  void heardCall(int, const ControlMessage& note) override {
+    heard_ = note;
+    ++calls;
+  }
+  ControlMessage heard() {
+    return loop.run([&] { return heard_; });
+  }
 
   TestLoop loop;
   std::unique_ptr<Peers> peers;
   std::atomic<int> left{-1};
+  std::atomic<int> calls{0};
 
  private:
   const int world_;
@@ -114,6 +122,7 @@ class Rank final : public PeersObserver {
   std::unique_ptr<Listener> listener_;
   std::map<int, std::map<int, UniqueFd>> lanes_;
   Status cause_;
+  ControlMessage heard_;
 };
 
 struct Pair {
@@ -222,6 +231,30 @@ TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards")
   REQUIRE(pair.high.failsWith(Code::kPeerLost));
   CHECK(pair.high.cause().message() ==
         "rank 0 has left the group (its process group was destroyed)");
+}
+
+TEST_CASE(
+    "what a rank called is told to the peer; a verdict about it comes when the peer has none") {
+  Pair pair;
+  pair.connectBoth();
+  const auto op = std::make_shared<Op>(OpDesc(), 7, Clock::now());
+  ControlMessage note;
+  note.kind = ControlKind::kCall;
+  note.call = op->signature();
+  note.gives = 12;
+  // The link is there when the peer has answered the handshake, which may be after the lanes.
+  CHECK(eventually(3s, [&] {
+    pair.low.loop.run([&] { pair.low.peers->compare(1, op, note, {}); });
+    return pair.high.calls > 0;
+  }));
+  CHECK(pair.high.heard() == note);
+  std::this_thread::sleep_for(600ms);
+  CHECK(pair.low.cause().ok());
+  const TimePoint start = Clock::now();
+  pair.low.loop.run([&] { pair.low.peers->compare(1, op, note, {Code::kMismatch, "else", 1}); });
+  CHECK(pair.low.cause().ok());
+  REQUIRE(pair.low.failsWith(Code::kMismatch));
+  CHECK(Clock::now() - start < 1s);
 }
 
 TEST_CASE("different secrets end in a refusal that names the peer") {

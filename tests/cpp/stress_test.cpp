@@ -26,20 +26,23 @@ std::vector<CallShape> drawCalls(std::mt19937_64& random, int world, int count) 
     shape.dtype = kTypes[random() % std::size(kTypes)];
     shape.count = random() % kSizes[random() % std::size(kSizes)];
     shape.salt = random() % 1000;
-    switch (random() % 8) {
-      case 0:
-        break;  // a barrier
-      case 1:
-        shape.kind = Collective::kAllGather;
-        break;
-      case 2:
-      case 3:
-        shape.kind = Collective::kBroadcast;
+    shape.uneven = random() % 2 == 0;
+    shape.kind = static_cast<Collective>(random() % kCollectiveCount);
+    switch (shape.kind) {
+      case Collective::kAllReduce:
+      case Collective::kReduceScatter:
+      case Collective::kReduce:
+        shape.op = kOps[random() % std::size(kOps)];
+        [[fallthrough]];
+      case Collective::kBroadcast:
+      case Collective::kGather:
+      case Collective::kScatter:
         shape.root = static_cast<int>(random() % static_cast<uint64_t>(world));
         break;
-      default:
-        shape.kind = Collective::kAllReduce;
-        shape.op = kOps[random() % std::size(kOps)];
+      case Collective::kAllGather:
+      case Collective::kAllToAll:
+      case Collective::kBarrier:
+        break;
     }
     shapes.push_back(shape);
   }

@@ -135,7 +135,7 @@ MISMATCHES = {
     "op": lambda rank: dist.all_reduce(
         torch.ones(10), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank]
     ),
-    # Two roots both only send: the next operation shows it.
+    # Two roots both only send.
     "root": lambda rank: (dist.broadcast(torch.ones(10), rank), dist.barrier()),
     "collective": lambda rank: dist.barrier() if rank else dist.all_reduce(torch.ones(10)),
     "large-size": lambda rank: dist.all_reduce(torch.ones(1_000_000 + rank)),

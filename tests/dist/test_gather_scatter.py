@@ -235,7 +235,7 @@ def test_scatter_of_what_was_not_expected(what):
 
 @ranks(2, backend=None)
 def test_different_roots():
-    """Two roots of a scatter both only send: the next operation shows one of them."""
+    """Two roots of a scatter both only send."""
 
     def call(rank):
         dist.scatter(torch.ones(3), [torch.zeros(3), torch.zeros(3)], src=rank)
