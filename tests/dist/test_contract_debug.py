@@ -86,7 +86,7 @@ def test_wrapper_lets_uneven_all_to_all_pass():
 @ranks(3, backend=None)
 def test_wrapper_names_the_rank_that_does_not_call():
     here = place()
-    with detail(timeout=timedelta(seconds=2)):
+    with detail(timeout=timedelta(seconds=3)):
         dist.barrier()
         if here.rank != 1:
             text = "Ranks 1 failed to pass monitoredBarrier" if here.rank == 0 else ""

@@ -162,13 +162,13 @@ def test_live_timeout():
         backend._set_default_timeout(timedelta(seconds=23))
         assert backend.options._timeout == timedelta(seconds=23)
         assert backend_of(other).options._timeout == timedelta(seconds=40)
-        dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
-        dist.all_reduce(torch.ones(1))
+        dist.barrier()
+        backend._set_default_timeout(timedelta(seconds=0.5))
         if here.rank == 0:
             start = time.monotonic()
             with pytest.raises(RuntimeError, match="rank 1"):
                 dist.all_reduce(torch.ones(1))
-            assert 0.4 < time.monotonic() - start < 3
+            assert 0.4 < time.monotonic() - start < 5
             here.store.set("seen", "yes")
         else:
             here.store.wait(["seen"], timedelta(seconds=10))
