@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dist.pool import ranks
@@ -39,16 +38,35 @@ def plain():
     )
 
 
-def train(backend, build=plain, hook=None, accumulate=1, steps=STEPS, **arguments):
+_gloo = None
+
+
+def gloo_group():
+    """One for as long as the default group lives.
+
+    Gloo's groups join their threads with the GIL held when they end, which hangs where a thread
+    has just finished an operation and needs the GIL to let go of it: an idle one ends safely.
+    """
+    global _gloo
+    if _gloo not in dist.distributed_c10d._world.pg_map:
+        _gloo = dist.new_group(backend="gloo")
+    return _gloo
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def train(backend, build=plain, hook=None, accumulate=1, steps=STEPS, optimizer=adam, **arguments):
     """Returns all parameters and buffers after the steps, on a group of this backend."""
     here = place()
-    group = dist.new_group(backend=backend)
+    group = dist.new_group() if backend == "ringcomm" else gloo_group()
     torch.manual_seed(here.rank)  # DDP broadcasts rank 0's
     arguments.setdefault("bucket_cap_mb", 0.02)
     model = DistributedDataParallel(build(), process_group=group, **arguments)
     if hook is not None:
         hook(model, group)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = optimizer(model.parameters())
     data = torch.Generator().manual_seed(100 + here.rank)
     for _ in range(steps):
         for micro in range(accumulate):
@@ -63,16 +81,17 @@ def train(backend, build=plain, hook=None, accumulate=1, steps=STEPS, **argument
         optimizer.zero_grad()
     state = [tensor.detach().clone() for tensor in model.module.state_dict().values()]
     del model
-    dist.destroy_process_group(group)
+    if backend == "ringcomm":
+        dist.destroy_process_group(group)
     return state
 
 
-def compare_and_agree(**arguments):
+def compare_and_agree(tolerance=None, **arguments):
     """Parameters are equal on all ranks; the statistics of batch norm are each rank's own."""
     state = train("ringcomm", **arguments)
     expected = train("gloo", **arguments)
     for ours, theirs in zip(state, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-6)
+        torch.testing.assert_close(ours, theirs, **(tolerance or {"rtol": 2e-5, "atol": 2e-6}))
         if ours.dim() == 2:
             agree(ours)
 
@@ -103,51 +122,3 @@ def test_ten_steps():
 @ranks(2)
 def test_modes(arguments):
     compare_and_agree(**arguments)
-
-
-def power_sgd(model, group):
-    state = powerSGD_hook.PowerSGDState(
-        group, matrix_approximation_rank=2, start_powerSGD_iter=3, min_compression_rate=0.5
-    )
-    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-
-HOOKS = {
-    "allreduce": lambda model, group: model.register_comm_hook(group, default_hooks.allreduce_hook),
-    "fp16": lambda model, group: model.register_comm_hook(group, default_hooks.fp16_compress_hook),
-    "powerSGD": power_sgd,
-}
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-@ranks(2, 3, timeout=30)
-def test_communication_hooks(hook):
-    """PowerSGD's callbacks issue further collectives: only with one bucket is their order given."""
-    buckets = {"bucket_cap_mb": 25.0} if hook == "powerSGD" else {}
-    for tensor in train("ringcomm", hook=HOOKS[hook], **buckets):
-        if tensor.dim() == 2:
-            agree(tensor)
-            assert tensor.isfinite().all()
-
-
-@ranks(2)
-def test_half_precision_hook_stays_near_the_exact_one():
-    exact = train("ringcomm", steps=3)
-    rounded = train("ringcomm", hook=HOOKS["fp16"], steps=3)
-    for ours, theirs in zip(rounded, exact, strict=True):
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=0.1, atol=0.05)
-
-
-@ranks(2)
-def test_join_with_uneven_inputs():
-    """Join needs all_reduce and broadcast only; the rank with less data shadows the other."""
-    here = place()
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with model.join():
-        for step in range(3 + 2 * here.rank):
-            model(torch.full((2, 4), float(step))).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    agree(model.module.weight)
