@@ -26,7 +26,11 @@ import torch.distributed as dist
 from dist.worker import Answer, Case, serve
 
 # The forkserver imports these once; each rank is then a fork of it, made in milliseconds.
-PRELOAD = ["numpy", "pytest", "torch", "torch.distributed", "ringcomm", "dist.worker"]
+PRELOAD = [
+    *("numpy", "pytest", "torch", "torch.distributed", "ringcomm", "dist.worker"),
+    # Seconds for every rank that came to need them.
+    *("torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining"),
+]
 GRACE = 4.0
 
 
