@@ -44,8 +44,8 @@ _gloo = None
 def gloo_group():
     """One for as long as the default group lives.
 
-    Gloo's groups join their threads with the GIL held when they end, which hangs where a thread
-    has just finished an operation and needs the GIL to let go of it: an idle one ends safely.
+    A group of gloo's that ends just after an operation hangs at times, and the process with it,
+    as it does where nothing but gloo is used; one that has been idle ends safely.
     """
     global _gloo
     if _gloo not in dist.distributed_c10d._world.pg_map:
