@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/options.h"
 #include "base/status.h"
 #include "coll/collective.h"
 #include "coll/plan.h"
@@ -28,18 +29,22 @@ struct Algorithm {
   bool (*fits)(const Load& load, const Tuning& tuning);
 };
 
+inline uint64_t presetOf(int64_t Options::* field) {
+  return static_cast<uint64_t>(Options().*field);
+}
+
 // Where one algorithm gives way to the next, and what the user insists on. Sizes in bytes, each the
 // largest that still takes the algorithm it names. All ranks of a group have to use equal values.
 struct Tuning {
   // all_reduce, direct: of what a rank sends in all, which is N - 1 times the vector. On loopback a
   // hop costs 10-20 us, about what it takes to copy and add 64 KiB.
-  uint64_t directAllReduceBytes = uint64_t{64} << 10;
+  uint64_t directAllReduceBytes = presetOf(&Options::directBytes);
   // all_reduce, scatter-gather (three ranks or more): of the vector. The ring sends as many bytes
   // and hides its delays as soon as a block takes longer than one on the wire, so on a long path
   // this is worth raising to about N x rate x one-way delay: 5 MiB for 4 hosts, 1 Gbit/s, 10 ms. On
   // a short one the flows to one receiver share its link unevenly: 1 MiB among 4 hosts at 1 Gbit/s
   // took 15.3 ms in two exchanges, and 13.5 ms (97 % of the wire) around the ring.
-  uint64_t scatterGatherAllReduceBytes = uint64_t{128} << 10;
+  uint64_t scatterGatherAllReduceBytes = presetOf(&Options::scatterGatherBytes);
   // reduce, direct: of the vector. The root takes in N - 1 vectors where a chain makes N - 1 hops,
   // so the two meet where a vector costs as much as a hop, for any N.
   uint64_t directReduceBytes = uint64_t{64} << 10;

@@ -40,7 +40,7 @@ Group::Group(Engine& engine, GroupSpec spec)
     : engine_(engine), spec_(std::move(spec)), id_(groupIdOf(spec_.name)) {}
 
 // Everything that a peer's connection needs; with it, the engine may let peers in.
-void Group::prepare(const std::string& secret) {
+void Group::prepare(const std::string& secret, uint32_t generation) {
   number_ = engine_.numberGroup();
   for (int rank = 0; rank < spec_.world; ++rank) {
     names_.push_back("rank " + std::to_string(rank));
@@ -51,7 +51,7 @@ void Group::prepare(const std::string& secret) {
   peers.logger = &engine_.logger();
   peers.sockets = engine_.sockets();
   peers.group = id_;
-  peers.generation = spec_.generation;
+  peers.generation = generation;
   peers.rank = spec_.rank;
   peers.world = spec_.world;
   peers.lanes = static_cast<int>(spec_.options.lanes);
@@ -333,6 +333,11 @@ void Group::peerLeft(int peer) {
     loopOf(lane).post(
         [self = shared_from_this(), peer, lane] { self->shares_[lane]->peerLeft(peer); });
   }
+}
+
+void Group::mailUnreachable(int peer, const Status& why) {
+  loopOf(0).post(
+      [self = shared_from_this(), peer, why] { self->mailbox_->unreachable(peer, why); });
 }
 
 void Group::laneConnected(int peer, int lane, UniqueFd fd) {

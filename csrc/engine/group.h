@@ -25,7 +25,6 @@ struct GroupSpec {
   std::string name;  // the same on all ranks, and of no other group of these processes
   int rank = 0;
   int world = 1;
-  uint32_t generation = 0;
   std::string routeTo;  // a host that all ranks reach, if known; see CandidateOptions
   Options options;
 };
@@ -83,6 +82,7 @@ class Group final : public std::enable_shared_from_this<Group>,
   std::shared_ptr<Op> called(uint64_t sequence) const override;
   void compareCalls(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
   void timedOut(int peer, const std::shared_ptr<Op>& op, const Status& verdict) override;
+  void mailUnreachable(int peer, const Status& why) override;
   void heardCall(int peer, const ControlMessage& theirs) override;
   void peerLeft(int peer) override;
   bool hasCalled(uint64_t sequence) const override;
@@ -95,7 +95,7 @@ class Group final : public std::enable_shared_from_this<Group>,
 
   Group(Engine& engine, GroupSpec spec);
 
-  void prepare(const std::string& secret);
+  void prepare(const std::string& secret, uint32_t generation);
   void introduce(std::vector<Candidates> candidates);
   Loop& loopOf(size_t lane) const { return engine_.loop(number_ + lane); }
   Loop& controlLoop() const { return engine_.controlLoop(); }

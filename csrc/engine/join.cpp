@@ -1,4 +1,5 @@
 #include "engine/group.h"
+#include "net/wire.h"
 
 #include <algorithm>
 #include <array>
@@ -36,6 +37,11 @@ Result<std::string> randomHex() {
 // handshake's own proof: who can read the store can guess a weak secret offline.
 std::string proofOf(const std::string& secret, const std::string& group) {
   return hexOf(hmacSha256(asBytes(secret), asBytes("ringcomm settings of " + group)));
+}
+
+// Keeps the connections of groups apart that follow each other under one name.
+uint32_t generationOf(const std::string& meeting) {
+  return loadLittle<uint32_t>(groupIdOf(meeting).data());
 }
 
 }  // namespace
@@ -90,7 +96,7 @@ class Joiner {
     Result<Tuning> tuning = tuningOf(spec_.options);
     RC_RETURN_IF_ERROR(tuning.status());
     group_->tuning_ = *tuning;
-    group_->prepare(secret_);
+    group_->prepare(secret_, generationOf(meeting_));
     group_->engine_.addGroup(group_->id_, group_);
     Result<Candidates> mine = group_->engine_.candidates(spec_.routeTo);
     RC_RETURN_IF_ERROR(mine.status());

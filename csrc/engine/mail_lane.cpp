@@ -44,8 +44,8 @@ void MailLane::send(const std::shared_ptr<Op>& op) {
   const OpDesc& desc = op->desc();
   const MailHead head{nextId_++, desc.tag, desc.dtype, desc.count};
   const uint64_t bytes = head.bytes();
-  if (bytes <= kEagerBytes && bytes <= credit_) {
-    credit_ -= bytes;
+  if (bytes <= kEagerBytes && bytes + kMessageCost <= credit_) {
+    credit_ -= bytes + kMessageCost;
     queueFrame(MailKind::kEager, head, static_cast<uint32_t>(bytes), op);
     queue_.back().last = true;
   } else {
@@ -61,7 +61,7 @@ void MailLane::request(const MailHead& head, std::byte* to) {
 
 // In batches: a peer without credit announces its messages, so nothing waits for it.
 void MailLane::giveCredit(uint64_t bytes) {
-  owedCredit_ += bytes;
+  owedCredit_ += bytes + kMessageCost;
   if (owedCredit_ >= kCreditBytes / 4) {
     queueFrame(MailKind::kCredit, {0, 0, DType::kByte, owedCredit_}, 0, nullptr);
     lentCredit_ -= owedCredit_;
@@ -210,7 +210,8 @@ Status MailLane::beginFrame() noexcept {
     }
     case MailKind::kSlice: {
       const auto found = incoming_.find(inFrame_.sequence);
-      if (found == incoming_.end() || inLeft_ == 0 || inLeft_ > found->second.left ||
+      const bool whole = inLeft_ == 0 && found != incoming_.end() && found->second.left == 0;
+      if (found == incoming_.end() || (inLeft_ == 0 && !whole) || inLeft_ > found->second.left ||
           inFrame_.offset != found->second.offset) {
         return senseless();
       }
@@ -242,16 +243,17 @@ Status MailLane::beginMessage(bool announced) noexcept {
   ++nextIncomingId_;
   const uint64_t bytes = head.bytes();
   if (announced) {
-    if (inLeft_ != 0 || bytes == 0) {
+    if (inLeft_ != 0) {
       return senseless();
     }
     observer_.arriving(*this, head, true);
     return {};
   }
-  if (inLeft_ != bytes || bytes > kEagerBytes || bytes > kCreditBytes - lentCredit_) {
+  if (inLeft_ != bytes || bytes > kEagerBytes ||
+      bytes + kMessageCost > kCreditBytes - lentCredit_) {
     return senseless();
   }
-  lentCredit_ += bytes;
+  lentCredit_ += bytes + kMessageCost;
   inBytes_ = observer_.arriving(*this, head, false);
   return {};
 }

@@ -78,6 +78,9 @@ class MailLane final : public LaneOwner, public Runnable {
   // The largest message that is sent unasked, and how much of that may lie untaken at the peer.
   static constexpr uint64_t kEagerBytes = uint64_t{64} << 10;
   static constexpr uint64_t kCreditBytes = uint64_t{2} << 20;
+  // What a message costs of it beside its bytes: what the peer keeps about it. So the number of
+  // messages is bounded, too.
+  static constexpr uint64_t kMessageCost = 128;
 
   void onLaneReady() noexcept override;
 

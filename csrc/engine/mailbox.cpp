@@ -2,21 +2,26 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace ringcomm {
 
 namespace {
 
-bool fits(const Op& receive, int from, const MailHead& head) {
-  const OpDesc& desc = receive.desc();
-  return desc.tag == head.tag && (desc.peer == kAnyPeer || desc.peer == from);
-}
+// Where a message is kept; there are fewer than 2^16 ranks, and than 2^48 messages of one.
+uint64_t keyOf(int from, uint64_t id) { return uint64_t{static_cast<uint16_t>(from)} << 48 | id; }
 
 }  // namespace
 
 Mailbox::Mailbox(const Setup& setup)
-    : setup_(setup), loop_(*setup.loop), lanes_(static_cast<size_t>(setup.world)) {}
+    : setup_(setup),
+      loop_(*setup.loop),
+      lanes_(static_cast<size_t>(setup.world)),
+      gone_(static_cast<size_t>(setup.world)),
+      everybody_(static_cast<size_t>(setup.world)) {
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+}
 
 void Mailbox::start(const std::shared_ptr<Op>& op) {
   if (!failure_.ok()) {
@@ -24,19 +29,26 @@ void Mailbox::start(const std::shared_ptr<Op>& op) {
     return;
   }
   loop_.retain();
-  pending_.push_back({op, loop_.startTimer(op->deadline(), [this, op] { timeOut(op); })});
+  pending_[op.get()] = {op, loop_.startTimer(op->deadline(), [this, op] { timeOut(op); })};
   const OpDesc& desc = op->desc();
   if (desc.transfer == OpDesc::Transfer::kReceive) {
     startReceive(op);
   } else if (desc.peer == setup_.rank) {
-    const auto letter = addLetter(setup_.rank, {0, desc.tag, desc.dtype, desc.count});
-    letter->whole = true;
-    letter->selfSend = op;
-    if (const std::shared_ptr<Op> receiver = takeReceiver(*letter)) {
+    Letter& letter = addLetter(setup_.rank, {selfSends_++, desc.tag, desc.dtype, desc.count});
+    letter.whole = true;
+    letter.selfSend = op;
+    if (const std::shared_ptr<Op> receiver = receiverOf(letter)) {
       match(letter, receiver);
     }
   } else {
     laneTo(desc.peer, op->deadline()).send(op);
+  }
+  // Who is gone is not asked for again.
+  const auto lost = std::find_if(everybody_.begin(), everybody_.end(), [this](int peer) {
+    return !gone_[static_cast<size_t>(peer)].ok() && needed(peer);
+  });
+  if (lost != everybody_.end()) {
+    failWithout(*lost);
   }
 }
 
@@ -50,104 +62,99 @@ MailLane& Mailbox::laneTo(int peer, TimePoint deadline) {
 }
 
 void Mailbox::startReceive(const std::shared_ptr<Op>& op) {
-  const auto letter = std::find_if(letters_.begin(), letters_.end(), [&op](const Letter& entry) {
-    return entry.receiver == nullptr && fits(*op, entry.from, entry.head);
-  });
-  if (letter != letters_.end()) {
-    match(letter, op);
+  const OpDesc& desc = op->desc();
+  const auto letter = desc.peer == kAnyPeer ? unmatched_.take(everybody_, desc.tag)
+                                            : unmatched_.take({&desc.peer, 1}, desc.tag);
+  if (letter.has_value()) {
+    match(**letter, op);
     return;
   }
-  receives_.push_back(op);
+  receives_.push(desc.peer, desc.tag, op);
   for (int peer = 0; peer < setup_.world; ++peer) {
-    if (peer != setup_.rank && (op->desc().peer == peer || op->desc().peer == kAnyPeer)) {
+    if (peer != setup_.rank && (desc.peer == peer || desc.peer == kAnyPeer)) {
       laneTo(peer, op->deadline()).look();
     }
   }
 }
 
-Mailbox::Letters::iterator Mailbox::addLetter(int from, const MailHead& head) {
-  Letter letter;
+Mailbox::Letter& Mailbox::addLetter(int from, const MailHead& head) {
+  Letter& letter = letters_[keyOf(from, head.id)];
   letter.from = from;
   letter.head = head;
-  return letters_.insert(letters_.end(), std::move(letter));
+  return letter;
 }
 
-std::shared_ptr<Op> Mailbox::takeReceiver(const Letter& letter) {
-  const auto found = std::find_if(receives_.begin(), receives_.end(), [&letter](const auto& op) {
-    return fits(*op, letter.from, letter.head);
-  });
-  if (found == receives_.end()) {
+// The receive that takes a new message. If there is none, the message waits for one.
+std::shared_ptr<Op> Mailbox::receiverOf(Letter& letter) {
+  const int peers[] = {letter.from, kAnyPeer};
+  const auto found = receives_.take(peers, letter.head.tag);
+  if (!found.has_value()) {
+    unmatched_.push(letter.from, letter.head.tag, &letter);
     return nullptr;
   }
-  std::shared_ptr<Op> op = std::move(*found);
-  receives_.erase(found);
-  return op;
+  return *found;
 }
 
 // Joins a message and the receive that takes it; false if they do not agree, which is the end.
-bool Mailbox::match(Letters::iterator letter, const std::shared_ptr<Op>& op) {
+bool Mailbox::match(Letter& letter, const std::shared_ptr<Op>& op) {
   const OpDesc& desc = op->desc();
-  const MailHead& head = letter->head;
+  const MailHead& head = letter.head;
   if (head.count != desc.count || head.dtype != desc.dtype) {
     setup_.host->fail({Code::kMismatch,
-                       setup_.host->peerName(letter->from) + " sends " +
-                           std::to_string(head.count) + " x " + dtypeName(head.dtype) + " (tag " +
-                           std::to_string(head.tag) + ") to " + setup_.host->peerName(setup_.rank) +
-                           ", which receives " + std::to_string(desc.count) + " x " +
-                           dtypeName(desc.dtype),
-                       letter->from});
+                       setup_.host->peerName(letter.from) + " sends " + std::to_string(head.count) +
+                           " x " + dtypeName(head.dtype) + " (tag " + std::to_string(head.tag) +
+                           ") to " + setup_.host->peerName(setup_.rank) + ", which receives " +
+                           std::to_string(desc.count) + " x " + dtypeName(desc.dtype),
+                       letter.from});
     return false;
   }
-  letter->receiver = op;
-  op->setSource(letter->from);
-  if (letter->announced) {
-    lanes_[static_cast<size_t>(letter->from)]->request(head, desc.buffers[0].data);
-  } else if (letter->whole) {
+  letter.receiver = op;
+  op->setSource(letter.from);
+  if (letter.announced) {
+    lanes_[static_cast<size_t>(letter.from)]->request(head, desc.buffers[0].data);
+  } else if (letter.whole) {
     deliver(letter);
   }
   return true;
 }
 
 std::byte* Mailbox::arriving(MailLane& lane, const MailHead& head, bool announced) noexcept {
-  const auto letter = addLetter(lane.peer(), head);
-  letter->announced = announced;
-  const std::shared_ptr<Op> receiver = takeReceiver(*letter);
+  Letter& letter = addLetter(lane.peer(), head);
+  letter.announced = announced;
+  const std::shared_ptr<Op> receiver = receiverOf(letter);
   if (receiver != nullptr && match(letter, receiver)) {
     return receiver->desc().buffers[0].data;
   }
   if (!announced) {
-    letter->bytes =
-        std::make_unique_for_overwrite<std::byte[]>(std::max<uint64_t>(head.bytes(), 1));
+    letter.bytes = std::make_unique_for_overwrite<std::byte[]>(std::max<uint64_t>(head.bytes(), 1));
   }
-  return letter->bytes.get();
+  return letter.bytes.get();
 }
 
 void Mailbox::arrived(MailLane& lane, uint64_t id) noexcept {
-  const auto letter = std::find_if(letters_.begin(), letters_.end(), [&](const Letter& entry) {
-    return entry.from == lane.peer() && entry.head.id == id && entry.selfSend == nullptr;
-  });
-  letter->whole = true;
-  if (letter->receiver != nullptr) {
+  Letter& letter = letters_.at(keyOf(lane.peer(), id));
+  letter.whole = true;
+  if (letter.receiver != nullptr) {
     deliver(letter);
   }
 }
 
 // All bytes are here and the receiver is known.
-void Mailbox::deliver(Letters::iterator letter) {
-  const std::shared_ptr<Op> op = letter->receiver;
-  const std::shared_ptr<Op> selfSend = letter->selfSend;
-  const uint64_t bytes = letter->head.bytes();
-  if (selfSend != nullptr || letter->bytes != nullptr) {
+void Mailbox::deliver(Letter& letter) {
+  const std::shared_ptr<Op> op = letter.receiver;
+  const std::shared_ptr<Op> selfSend = letter.selfSend;
+  const uint64_t bytes = letter.head.bytes();
+  if (selfSend != nullptr || letter.bytes != nullptr) {
     const std::byte* from =
-        selfSend != nullptr ? selfSend->desc().buffers[0].data : letter->bytes.get();
+        selfSend != nullptr ? selfSend->desc().buffers[0].data : letter.bytes.get();
     if (bytes > 0) {
       std::memcpy(op->desc().buffers[0].data, from, bytes);
     }
   }
-  if (selfSend == nullptr && !letter->announced) {
-    lanes_[static_cast<size_t>(letter->from)]->giveCredit(bytes);
+  if (selfSend == nullptr && !letter.announced) {
+    lanes_[static_cast<size_t>(letter.from)]->giveCredit(bytes);
   }
-  letters_.erase(letter);
+  letters_.erase(keyOf(letter.from, letter.head.id));
   complete(op);
   if (selfSend != nullptr) {
     complete(selfSend);
@@ -155,9 +162,8 @@ void Mailbox::deliver(Letters::iterator letter) {
 }
 
 void Mailbox::complete(const std::shared_ptr<Op>& op) {
-  const auto found = std::find_if(pending_.begin(), pending_.end(),
-                                  [&op](const Pending& entry) { return entry.op == op; });
-  loop_.cancelTimer(found->timer);
+  const auto found = pending_.find(op.get());
+  loop_.cancelTimer(found->second.timer);
   pending_.erase(found);
   loop_.release();
   op->completeShare({});
@@ -179,17 +185,58 @@ void Mailbox::attach(int peer, UniqueFd fd) {
 
 // A peer may leave when nobody needs it. A receive from anybody needs the last one that is left.
 void Mailbox::mailLost(MailLane& lane, int error) noexcept {
-  const int peer = lane.peer();
-  const auto ended = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& each) {
-    return each != nullptr && each->ended();
-  });
-  const bool last = ended == setup_.world - 1;
-  const bool needed = std::any_of(pending_.begin(), pending_.end(), [&](const Pending& entry) {
-    return entry.op->desc().peer == peer || (last && entry.op->desc().peer == kAnyPeer);
-  });
-  if (needed) {
-    setup_.host->laneLost(peer, error);
+  if (needed(lane.peer())) {
+    setup_.host->laneLost(lane.peer(), error);
   }
+}
+
+void Mailbox::unreachable(int peer, const Status& why) {
+  if (!failure_.ok()) {
+    return;
+  }
+  gone_[static_cast<size_t>(peer)] = why;
+  if (needed(peer)) {
+    failWithout(peer);
+  }
+}
+
+// The peer is gone, and needed: for itself, or as the last one who could send.
+void Mailbox::failWithout(int peer) {
+  const bool itself = std::any_of(pending_.begin(), pending_.end(), [peer](const auto& entry) {
+    return entry.second.op->desc().peer == peer;
+  });
+  if (itself || setup_.world == 2) {
+    setup_.host->fail(gone_[static_cast<size_t>(peer)]);
+    return;
+  }
+  std::string text = "no rank is left to receive from";
+  const char* mark = ": ";
+  for (int other = 0; other < setup_.world; ++other) {
+    if (other == setup_.rank) {
+      continue;
+    }
+    const Status& why = gone_[static_cast<size_t>(other)];
+    text += mark;
+    text += why.ok() ? setup_.host->peerName(other) + " has closed its connection" : why.message();
+    mark = "; ";
+  }
+  setup_.host->fail(Status(gone_[static_cast<size_t>(peer)].code(), text, peer));
+}
+
+bool Mailbox::nobodyLeft() const {
+  return std::all_of(everybody_.begin(), everybody_.end(), [this](int peer) {
+    const auto& lane = lanes_[static_cast<size_t>(peer)];
+    return peer == setup_.rank || !gone_[static_cast<size_t>(peer)].ok() ||
+           (lane != nullptr && lane->ended());
+  });
+}
+
+bool Mailbox::needed(int peer) const {
+  const bool last = nobodyLeft();
+  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& entry) {
+    const int wanted = entry.second.op->desc().peer;
+    return wanted == peer || (last && wanted == kAnyPeer);
+  });
 }
 
 void Mailbox::mailViolated(MailLane& lane, const Status& why) noexcept {
@@ -217,9 +264,10 @@ void Mailbox::abandon(const Status& cause) {
   failure_ = cause;
   lanes_.clear();
   letters_.clear();
+  unmatched_.clear();
   receives_.clear();
-  const std::list<Pending> ended = std::exchange(pending_, {});
-  for (const Pending& entry : ended) {
+  const auto ended = std::exchange(pending_, {});
+  for (const auto& [_, entry] : ended) {
     loop_.cancelTimer(entry.timer);
     loop_.release();
     entry.op->completeShare(cause);

@@ -1,11 +1,12 @@
 #pragma once
 
 #include "engine/mail_lane.h"
+#include "engine/match_queues.h"
 #include "engine/share_host.h"
 
-#include <list>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace ringcomm {
@@ -28,6 +29,9 @@ class Mailbox final : public MailObserver {
 
   void start(const std::shared_ptr<Op>& op);
   void attach(int peer, UniqueFd fd);
+  // There will be no lane to the peer. The end for who needs that very peer; who receives from
+  // anybody goes on while there is somebody left.
+  void unreachable(int peer, const Status& why);
   // Ends everything; nothing is started after it, and the loop not used any more.
   void abandon(const Status& cause);
 
@@ -44,7 +48,7 @@ class Mailbox final : public MailObserver {
     std::shared_ptr<Op> receiver;        // once matched
   };
   struct Pending {
-    std::shared_ptr<Op> op;
+    std::shared_ptr<Op> op = nullptr;
     Loop::TimerId timer;
   };
 
@@ -54,23 +58,28 @@ class Mailbox final : public MailObserver {
   void mailLost(MailLane& lane, int error) noexcept override;
   void mailViolated(MailLane& lane, const Status& why) noexcept override;
 
-  using Letters = std::list<Letter>;
-
   MailLane& laneTo(int peer, TimePoint deadline);
   void startReceive(const std::shared_ptr<Op>& op);
-  Letters::iterator addLetter(int from, const MailHead& head);
-  std::shared_ptr<Op> takeReceiver(const Letter& letter);
-  bool match(Letters::iterator letter, const std::shared_ptr<Op>& op);
-  void deliver(Letters::iterator letter);
+  Letter& addLetter(int from, const MailHead& head);
+  std::shared_ptr<Op> receiverOf(Letter& letter);
+  bool match(Letter& letter, const std::shared_ptr<Op>& op);
+  void deliver(Letter& letter);
+  bool needed(int peer) const;
+  bool nobodyLeft() const;
+  void failWithout(int peer);
   void complete(const std::shared_ptr<Op>& op);
   void timeOut(const std::shared_ptr<Op>& op);
 
   const Setup setup_;
   Loop& loop_;
-  std::vector<std::unique_ptr<MailLane>> lanes_;  // by peer; null until first used
-  std::list<Pending> pending_;                    // all that is not complete
-  std::list<std::shared_ptr<Op>> receives_;       // not matched, in order
-  Letters letters_;                               // in order of arrival
+  std::vector<std::unique_ptr<MailLane>> lanes_;    // by peer; null until first used
+  std::vector<Status> gone_;                        // by peer; ok while it may be reached
+  std::unordered_map<const Op*, Pending> pending_;  // all that is not complete
+  std::unordered_map<uint64_t, Letter> letters_;    // by sender and number
+  MatchQueues<std::shared_ptr<Op>> receives_;       // not matched, by peer or kAnyPeer
+  MatchQueues<Letter*> unmatched_;                  // by sender
+  std::vector<int> everybody_;                      // all ranks
+  uint64_t selfSends_ = 0;
   Status failure_;
 };
 

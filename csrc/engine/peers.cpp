@@ -83,10 +83,14 @@ void Peers::knockSoon(int peer, TimePoint deadline) {
 }
 
 void Peers::connectMail(int peer, TimePoint deadline) {
-  if (at(peer).mailWanted || !mayConnect(peer)) {
+  if (at(peer).mailWanted || closed_ || failed_) {
     return;
   }
   at(peer).mailWanted = true;
+  if (at(peer).left) {
+    checkMail(peer);
+    return;
+  }
   if (peer < setup_.rank) {
     // It may have no message for us and so no reason to dial.
     dial(peer, ConnectionKind::kKnock, mailLane(), deadline);
@@ -129,14 +133,36 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
     at(peer).dialers.erase(place);
     if (result.ok()) {
       established(std::move(*result), peer, kind, lane);
+      checkMail(peer);
     } else {
-      const std::string why = result.status().message();
-      fail(result.status().code(),
-           at(peer).left ? name(peer) + " has left the group (" + why + ")" : why, peer);
+      const bool control = kind == ConnectionKind::kControl;
+      dialFailed(peer, result.status(), control ? !at(peer).wanted : lane == mailLane());
     }
   };
   *place = std::make_unique<Dialer>(loop_, setup_.sockets, std::move(target), deadline, done);
   (*place)->start();
+}
+
+// Who wants messages may do without this peer, who wants collectives may not.
+void Peers::dialFailed(int peer, const Status& why, bool forMail) {
+  const std::string& text = why.message();
+  const Status cause(
+      why.code(), at(peer).left ? name(peer) + " has left the group (" + text + ")" : text, peer);
+  if (forMail) {
+    setup_.observer->mailUnreachable(peer, cause);
+  } else {
+    setup_.observer->peersFailed(cause);
+  }
+}
+
+// Whether the lane for messages is waited for in vain: the peer has left, and nothing is on its
+// way.
+void Peers::checkMail(int peer) {
+  const Peer& state = at(peer);
+  if (state.mailWanted && state.left && !state.laneSeen[static_cast<size_t>(mailLane())] &&
+      state.dialers.empty() && !failed_ && !closed_) {
+    setup_.observer->mailUnreachable(peer, leftStatus(peer));
+  }
 }
 
 GroupKey Peers::admit(const Hello& hello) const {
@@ -232,6 +258,7 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
         failLeft(peer);
       } else {
         setup_.observer->peerLeft(peer);
+        checkMail(peer);
       }
       break;
     case ControlKind::kQuestion: {
@@ -355,8 +382,14 @@ void Peers::fail(Code code, const std::string& text, int peer) {
   setup_.observer->peersFailed(Status(code, text, peer));
 }
 
-void Peers::failLeft(int peer) {
-  fail(Code::kPeerLost, name(peer) + " has left the group (its process group was destroyed)", peer);
+Status Peers::leftStatus(int peer) const {
+  std::string text = name(peer) + " has left the group (its process group was destroyed)";
+  for (int other = 0; other < setup_.world; ++other) {
+    if (other != peer && peers_[static_cast<size_t>(other)].left) {
+      text += ", and so has " + name(other);
+    }
+  }
+  return {Code::kPeerLost, text, peer};
 }
 
 void Peers::announce(const Status& cause) {

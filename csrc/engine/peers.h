@@ -23,6 +23,8 @@ class PeersObserver {
   virtual void peersFailed(const Status& cause) = 0;
   virtual bool hasCalled(uint64_t sequence) const = 0;
   virtual void peerLeft(int peer) = 0;
+  // There will be no lane for messages with the peer.
+  virtual void mailUnreachable(int peer, const Status& why) = 0;
   // The peer is stuck in a call, and says which.
   virtual void heardCall(int peer, const ControlMessage& theirs) = 0;
 
@@ -120,7 +122,10 @@ class Peers {
   void tell(int peer, const Status& cause);
   void decideLater(int peer, Duration delay, const Status& verdict);
   void fail(Code code, const std::string& text, int peer);
-  void failLeft(int peer);
+  void failLeft(int peer) { setup_.observer->peersFailed(leftStatus(peer)); }
+  Status leftStatus(int peer) const;
+  void dialFailed(int peer, const Status& why, bool forMail);
+  void checkMail(int peer);
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
   std::string name(int peer) const;
 

@@ -23,6 +23,7 @@ namespace {
 constexpr uint32_t kSlice = 4096;
 constexpr uint64_t kEager = MailLane::kEagerBytes;
 constexpr uint64_t kCredit = MailLane::kCreditBytes;
+constexpr uint64_t kCost = MailLane::kMessageCost;
 
 // Keeps whatever arrives, as a mailbox does that nobody receives from. On the loop, except for the
 // atomics.
@@ -278,7 +279,7 @@ TEST_CASE("a message that nobody asks for holds up nothing behind it") {
 TEST_CASE("no more is sent unasked than there is credit for, and credit comes back") {
   Fixture fixture;
   auto data = pattern(40'000, 1);
-  const uint64_t fits = kCredit / data.size();
+  const uint64_t fits = kCredit / (data.size() + kCost);
   for (uint64_t i = 0; i < fits + 3; ++i) {
     fixture.send(data);
   }
@@ -296,7 +297,7 @@ TEST_CASE("no more is sent unasked than there is credit for, and credit comes ba
   CHECK(unasked == fits * data.size());
   CHECK(unasked <= kCredit);
   CHECK(announced.size() == 3);
-  // A message of nothing needs no credit.
+  // A small one still fits into the rest.
   std::vector<std::byte> nothing;
   fixture.send(nothing);
   CHECK(kindOf(fixture.takeFrame()) == MailKind::kEager);
@@ -304,12 +305,39 @@ TEST_CASE("no more is sent unasked than there is credit for, and credit comes ba
   fixture.give(frameOf(headerOf(MailKind::kRequest, announced[0], 0, 0)));
   CHECK(kindOf(fixture.takeFrame()) == MailKind::kSlice);
   fixture.take((data.size() - kSlice) + (data.size() - 1) / kSlice * kFrameHeaderBytes);
-  fixture.give(frameOf(headerOf(MailKind::kCredit, 0, data.size(), 0)));
+  fixture.give(frameOf(headerOf(MailKind::kCredit, 0, data.size() + kCost, 0)));
   CHECK(fixture.silent());
   fixture.send(data);
   CHECK(kindOf(fixture.takeFrame()) == MailKind::kEager);
   fixture.send(data);
   CHECK(kindOf(fixture.takeFrame()) == MailKind::kAnnounce);
+}
+
+TEST_CASE("messages of nothing cost credit, too, and without any are announced and asked for") {
+  Fixture fixture;
+  std::vector<std::byte> nothing;
+  constexpr uint64_t kFits = kCredit / kCost;
+  for (uint64_t i = 0; i < kFits; ++i) {
+    fixture.send(nothing);
+    CHECK(kindOf(fixture.takeFrame()) == MailKind::kEager);
+  }
+  fixture.send(nothing);
+  const Frame announced = fixture.takeFrame();
+  CHECK(kindOf(announced) == MailKind::kAnnounce);
+  fixture.give(frameOf(headerOf(MailKind::kRequest, announced.header.sequence, 0, 0)));
+  const Frame slice = fixture.takeFrame();
+  CHECK((kindOf(slice) == MailKind::kSlice && slice.header.length == 0));
+  CHECK(eventually(2s, [&] { return fixture.keeper.sends == static_cast<int>(kFits) + 1; }));
+}
+
+TEST_CASE("a message of nothing that was announced is whole with its one slice") {
+  Fixture fixture;
+  fixture.give(frameOf(headerOf(MailKind::kAnnounce, 0, 0, 0)));
+  REQUIRE(eventually(2s, [&] { return fixture.keeper.begun == 1; }));
+  fixture.loop.run([&] { fixture.lane->request(fixture.keeper.messages[0].head, nullptr); });
+  CHECK(kindOf(fixture.takeFrame()) == MailKind::kRequest);
+  fixture.give(frameOf(headerOf(MailKind::kSlice, 0, 0, 0)));
+  CHECK(eventually(2s, [&] { return fixture.keeper.whole == 1; }));
 }
 
 TEST_CASE("credit is given back in batches that never let the peer run dry") {
@@ -319,7 +347,7 @@ TEST_CASE("credit is given back in batches that never let the peer run dry") {
   uint64_t credited = 0;
   for (int round = 0; round < 200; ++round) {
     fixture.give(eager(id++, kEager / 2));
-    given += kEager / 2;
+    given += kEager / 2 + kCost;
     CHECK(eventually(2s, [&] { return fixture.keeper.whole == static_cast<int>(id); }));
     fixture.loop.run([&] { fixture.lane->giveCredit(kEager / 2); });
     if (given - credited >= kCredit / 4) {
@@ -335,12 +363,12 @@ TEST_CASE("credit is given back in batches that never let the peer run dry") {
 TEST_CASE("a peer that sends more unasked than it has credit for is in error") {
   Fixture fixture;
   uint64_t id = 0;
-  for (; (id + 1) * kEager <= kCredit; ++id) {
+  for (; (id + 1) * (kEager + kCost) <= kCredit; ++id) {
     fixture.give(eager(id, kEager));
   }
   CHECK(eventually(2s, [&] { return fixture.keeper.whole == static_cast<int>(id); }));
   CHECK(fixture.keeper.violations == 0);
-  fixture.give(eager(id, 1));
+  fixture.give(eager(id, kEager));
   fixture.checkViolated();
 }
 
@@ -390,7 +418,6 @@ TEST_CASE("frames that make no sense are protocol errors, and nothing is taken a
       {"eager, number", frameOf(headerOf(MailKind::kEager, 1, 4, 4), payload)},
       {"eager, type", frameOf(wrongType)},
       {"announce, bytes", frameOf(headerOf(MailKind::kAnnounce, 0, 100'000, 5'000), payload)},
-      {"announce, nothing", frameOf(headerOf(MailKind::kAnnounce, 0, 0, 0))},
       {"announce, endless", frameOf(overflow)},
       {"announce, twice", frameOf(headerOf(MailKind::kAnnounce, 0, 100'000, 0)) +
                               frameOf(headerOf(MailKind::kAnnounce, 0, 100'000, 0))},

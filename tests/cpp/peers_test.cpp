@@ -1,6 +1,7 @@
 #include "engine/peers.h"
 
 #include "looping.h"
+#include "net/lane.h"
 #include "net/listener.h"
 #include "net/socket.h"
 
@@ -102,6 +103,10 @@ class Rank final : public PeersObserver {
   void peersFailed(const Status& cause) override { cause_ = cause_.ok() ? cause : cause_; }
   bool hasCalled(uint64_t) const override { return false; }
   void peerLeft(int peer) override { left = peer; }
+  void mailUnreachable(int, const Status& why) override { gone_ = why; }
+  Status gone() {
+    return loop.run([&] { return gone_; });
+  }
   void heardCall(int, const ControlMessage& note) override {
     heard_ = note;
     ++calls;
@@ -123,6 +128,7 @@ class Rank final : public PeersObserver {
   std::map<int, std::map<int, UniqueFd>> lanes_;
   Status cause_;
   ControlMessage heard_;
+  Status gone_;
 };
 
 struct Pair {
@@ -228,9 +234,14 @@ TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards")
   CHECK(eventually(3s, [&] { return pair.high.left == 0; }));
   CHECK(pair.high.cause().ok());
   pair.high.connectMail(0);
-  REQUIRE(pair.high.failsWith(Code::kPeerLost));
-  CHECK(pair.high.cause().message() ==
+  CHECK(eventually(3s, [&] { return !pair.high.gone().ok(); }));
+  CHECK(pair.high.gone().code() == Code::kPeerLost);
+  CHECK(pair.high.gone().message() ==
         "rank 0 has left the group (its process group was destroyed)");
+  CHECK(pair.high.cause().ok());
+  pair.high.loop.run([&] { pair.high.peers->laneLost(0, kLaneEnded); });
+  REQUIRE(pair.high.failsWith(Code::kPeerLost));
+  CHECK(pair.high.cause().message() == pair.high.gone().message());
 }
 
 TEST_CASE(
