@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,16 +28,17 @@ class StoreRendezvous final : public Rendezvous {
   }
 
   Result<std::string> get(const std::string& key, TimePoint deadline) override {
-    const auto left = std::max<int64_t>(toMillis(deadline - Clock::now()), 1);
+    // Looks again and again: a blocking wait would keep the store's client from other threads,
+    // which may be what the other ranks wait for.
+    Duration pause = std::chrono::microseconds(200);
     try {
-      store_->wait({key}, std::chrono::milliseconds(left));
-    } catch (const std::exception& error) {
-      // Stores say "too late" and "store lost" by the same exception; the clock tells them apart.
-      return Clock::now() + std::chrono::milliseconds(50) >= deadline
-                 ? Status(Code::kTimeout, "the store has no '" + key + "' yet")
-                 : storeFailure(error);
-    }
-    try {
+      while (!store_->check({key})) {
+        if (Clock::now() >= deadline) {
+          return Status(Code::kTimeout, "the store has no '" + key + "' yet");
+        }
+        std::this_thread::sleep_for(pause);
+        pause = std::min<Duration>(pause * 2, std::chrono::milliseconds(20));
+      }
       const std::vector<uint8_t> value = store_->get(key);
       return std::string(value.begin(), value.end());
     } catch (const std::exception& error) {
