@@ -14,12 +14,12 @@ from ringcomm._version_check import check_torch
 
 check_torch(torch.__version__)
 
-from ringcomm import _C  # noqa: E402
+from ringcomm import _C, flight_recorder  # noqa: E402
 from ringcomm.backend import register as _register  # noqa: E402
 
 Options = _C.Options
 
-__all__ = ["Options", "__version__"]
+__all__ = ["Options", "__version__", "flight_recorder"]
 __version__ = "0.1.0"
 
 _register()

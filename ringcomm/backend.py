@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import ipaddress
 import os
 from typing import Any
@@ -21,21 +20,26 @@ def create(distributed: Any, pg_options: Any) -> _C.RingBackend:
 
     Args:
         distributed: torch's description of the group (store, group rank and size, timeout, id).
-        pg_options: None, or a `ringcomm.Options`. Its settings hold instead of the environment's.
+        pg_options: None, or a `ringcomm.Options`. What it sets holds against the environment;
+            what it does not set is the environment's, or the default.
 
     Raises:
         TypeError: pg_options belong to another backend.
+        ValueError: an option's value is not allowed, or it is one of the process's and differs from
+            what the process's first group has.
         DistBackendError: ranks are missing after the timeout; the text names them.
     """
     if pg_options is None:
-        options = from_environment(distributed.timeout)
-    elif isinstance(pg_options, _C.Options):
-        options = copy.deepcopy(pg_options)  # the group's own: another may get the same object
-        options._timeout = distributed.timeout
-    else:
+        pg_options = _C.Options()
+    elif not isinstance(pg_options, _C.Options):
         raise TypeError(
             f"pg_options must be a ringcomm.Options or None, not {type(pg_options).__name__}"
         )
+    options = from_environment(distributed.timeout)
+    options.adopt(pg_options)
+    options.group_name = distributed.group_id
+    members = list(distributed.global_ranks_in_group)
+    options.global_ranks_in_group = members or list(range(distributed.group_size))
     return _C.RingBackend(
         store=distributed.store,
         rank=distributed.group_rank,

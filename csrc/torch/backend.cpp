@@ -1,22 +1,38 @@
 #include "torch/backend.h"
 
 #include "torch/batch.h"
-#include "torch/checks.h"
 #include "torch/monitored_barrier.h"
-#include "torch/process.h"
-#include "torch/reductions.h"
-#include "torch/sparse.h"
 #include "torch/store_rendezvous.h"
 
 #include <Python.h>
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace ringcomm {
 
 using c10d::OpType;
+
+namespace {
+
+int64_t elements(const RingBackend::Tensors& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    sum += tensor.numel();
+  }
+  return sum;
+}
+
+at::ScalarType dtypeOf(const RingWork::Call& call) {
+  const auto& tensors = call.inputs.empty() ? call.outputs : call.inputs;
+  return tensors.empty() ? at::kByte : tensors[0].scalar_type();
+}
+
+}  // namespace
 
 RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          c10::intrusive_ptr<RingOptions> options, const Place& place)
@@ -24,7 +40,7 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       store_(store),
       place_(place),
       options_(std::move(options)),
-      engine_(sharedEngine(options_->values, place.localRanks, rank)) {
+      engine_(sharedEngine(options_->values, options_->given, place.localRanks, rank)) {
   GroupSpec spec;
   spec.name = place.groupName;
   spec.rank = rank;
@@ -67,371 +83,95 @@ c10d::ErrorType RingBackend::getError() {
   }
 }
 
-// One tensor for each rank.
-void RingBackend::checkCount(size_t tensors, const char* doing, const char* which) const {
-  TORCH_CHECK_VALUE(tensors == static_cast<size_t>(getSize()), "ringcomm: ", doing, ": invalid ",
-                    which, " tensor list: it has ", tensors, " tensors, but the group has ",
-                    getSize(), " ranks");
+// Options are open to Python while other threads use them.
+void RingBackend::setTimeout(std::chrono::milliseconds timeout) {
+  std::atomic_ref(options_->timeout).store(timeout);
 }
 
-std::vector<int64_t> RingBackend::evenParts(int64_t elements) const {
-  return std::vector<int64_t>(static_cast<size_t>(getSize()), elements);
+std::chrono::milliseconds RingBackend::timeoutOr(std::chrono::milliseconds given) const {
+  return given == c10d::kUnsetTimeout ? std::atomic_ref(options_->timeout).load() : given;
 }
 
+// One call from outside: it is counted, and shown to profilers and to the flight recorder.
 RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds timeout,
                                          bool async) {
-  std::vector<OpDesc> ops = batch.takeOps();
-  for (OpDesc& desc : ops) {
-    desc.timeout = limitOf(timeout == c10d::kUnsetTimeout ? options_->timeout : timeout);
+  RingWork::Call& call = batch.call();
+  const bool p2p = c10d::isP2POp(call.type);
+  const uint64_t number = (p2p ? transfers_ : collectives_).fetch_add(1) + 1;
+  if (auto* recorder = FlightRecorder::get(); recorder != nullptr) {
+    record(*recorder, call, timeoutOr(timeout));
   }
-  auto work = c10::make_intrusive<RingWork>(group_, completers(), batch.takeCall());
+  WorkPtr work;
+  if (at::hasCallbacks()) {
+    RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(number), p2p),
+                            std::make_tuple(getGroupUid(), getGroupDesc()), call.inputs,
+                            call.outputs, getRank(), batch.doing(), elements(call.inputs),
+                            elements(call.outputs), dtypeOf(call), call.inputSplits,
+                            call.outputSplits, static_cast<int>(globalRanks()[0]), 1, getSize());
+    work = start(std::move(batch), timeout, async);
+  } else {
+    work = start(std::move(batch), timeout, async);
+  }
+  coalescing_.add(work);
+  return work;
+}
+
+RingBackend::WorkPtr RingBackend::start(Batch batch, std::chrono::milliseconds timeout,
+                                        bool async) {
+  std::vector<OpDesc> ops = batch.takeOps();
+  RingWork::Call call = batch.takeCall();
+  call.timeout = timeoutOr(timeout);
+  for (OpDesc& desc : ops) {
+    desc.timeout = limitOf(call.timeout);
+  }
+  auto work = c10::make_intrusive<RingWork>(group_, completers(), std::move(call));
+  if (work->copies()) {
+    copies_.add(work);
+  }
   work->start(std::move(ops), !async);
   return work;
 }
 
-// Says what reduction an operation does, having checked that there is one.
-void RingBackend::setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
-                               const c10d::ReduceOp& op) const {
-  checkReducible(tensor, op, engine_->isa(), batch.doing());
-  const Reduction reduction = reductionOf(tensor, op);
-  desc.reduceOp = reduction.op;
-  desc.scaled = reduction.scaled;
-}
-
-void RingBackend::addAllReduce(Batch& batch, const at::Tensor& tensor,
-                               const c10d::ReduceOp& op) const {
-  checkTarget(tensor, batch.doing());
-  setReduction(batch, batch.begin(Collective::kAllReduce, tensor), tensor, op);
-  scaleFirst(batch.update(tensor), op, getSize());
-}
-
-RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  Batch batch(OpType::ALLREDUCE, "ringcomm:all_reduce", tensors, tensors);
-  const at::Tensor& tensor = only(tensors, batch.doing());
-  if (tensor.defined() && tensor.layout() == at::kSparse) {
-    addSparseSum(batch, tensor, opts);
-  } else {
-    addAllReduce(batch, tensor, opts.reduceOp);
+std::vector<uint64_t> RingBackend::globalRanks() const {
+  std::vector<uint64_t> ranks = options_->global_ranks_in_group;
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(getSize()));
+    std::iota(ranks.begin(), ranks.end(), 0);
   }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
+  return ranks;
 }
 
-// How many non-zeros each rank has must be known before there is room for them: that exchange is
-// waited for here, on the caller's thread, so that the order of operations is every rank's.
-void RingBackend::addSparseSum(Batch& batch, const at::Tensor& tensor,
-                               const c10d::AllreduceOptions& opts) {
-  TORCH_CHECK_VALUE(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "ringcomm: ", batch.doing(),
-                    ": only SUM is defined for sparse tensors");
-  const at::Tensor mine = tensor.detach().coalesce();
-  checkTensor(mine.values(), batch.doing());
-  at::Tensor nonZeros = at::empty({getSize()}, at::kLong);
-  Batch sizes(OpType::ALLGATHER, "ringcomm:all_gather", {}, {});
-  addAllGather(sizes, nonZeros, at::full({1}, mine._nnz(), at::kLong));
-  launch(std::move(sizes), opts.timeout, false)->wait();
-
-  const SparseParts parts(mine,
-                          {nonZeros.data_ptr<int64_t>(), nonZeros.data_ptr<int64_t>() + getSize()});
-  addBlocks(batch, parts.indices, mine.indices());
-  addBlocks(batch, parts.values, mine.values());
-  // The tensor itself: a detached one would get new indices and values of its own.
-  batch.finally([parts, tensor] {
-    const c10::AutoGradMode noGrad(false);
-    tensor.copy_(parts.sum(tensor.sizes()));
-  });
-}
-
-// An all_gather of blocks of different sizes.
-void RingBackend::addBlocks(Batch& batch, const Tensors& outputs, const at::Tensor& input) const {
-  checkElements(outputs[static_cast<size_t>(getRank())], input.numel(), batch.doing());
-  batch.begin(Collective::kAllGather, input).count = OpDesc::kPerMessage;
-  batch.read(input);
-  for (const at::Tensor& output : outputs) {
-    checkSame(output, input, batch.doing());
-    batch.write(output);
+// The group as it is called now: torch gives names only after it has made the backend.
+std::shared_ptr<const FlightRecorder::Group> RingBackend::recordedGroup() {
+  std::lock_guard<std::mutex> lock(recordedGroupMutex_);
+  const std::string& name = getGroupUid();
+  const std::string& description = getGroupDesc();
+  if (recordedGroup_ == nullptr || recordedGroup_->name != name ||
+      recordedGroup_->description != description) {
+    recordedGroup_ = std::make_shared<FlightRecorder::Group>(
+        FlightRecorder::Group{name, description, globalRanks()});
   }
+  return recordedGroup_;
 }
 
-RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
-                                                      const c10d::AllreduceCoalescedOptions& opts) {
-  Batch batch(OpType::ALLREDUCE_COALESCED, "ringcomm:all_reduce", tensors, tensors);
-  TORCH_CHECK_VALUE(!tensors.empty(), "ringcomm: ", batch.doing(),
-                    ": requires non-empty tensor list");
-  for (const at::Tensor& tensor : tensors) {
-    checkTarget(tensor, batch.doing());
-    checkSame(tensor, tensors[0], batch.doing());
-  }
-  checkReducible(tensors[0], opts.reduceOp, engine_->isa(), batch.doing());
-  for (const at::Tensor& tensor : tensors) {  // all are in order: now they may be scaled
-    addAllReduce(batch, tensor, opts.reduceOp);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  Batch batch(OpType::BROADCAST, "ringcomm:broadcast", tensors, tensors);
-  const int root = checkRoot(opts.rootRank, opts.rootTensor, getSize(), batch.doing());
-  const at::Tensor& tensor = only(tensors, batch.doing());
-  batch.begin(Collective::kBroadcast, tensor).root = root;
-  if (root == getRank()) {
-    batch.read(tensor);
-  } else {
-    batch.write(tensor);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                            const c10d::AllgatherOptions& opts) {
-  Batch batch(OpType::ALLGATHER, "ringcomm:all_gather", inputs,
-              outputs.size() == 1 ? outputs[0] : Tensors());
-  const at::Tensor& input = only(inputs, batch.doing());
-  TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", batch.doing(),
-                    ": requires a single-element output list, got ", outputs.size());
-  checkCount(outputs[0].size(), batch.doing(), "output");
-  addBlocks(batch, outputs[0], input);
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::allgather_coalesced(std::vector<Tensors>& outputs,
-                                                      Tensors& inputs,
-                                                      const c10d::AllgatherOptions& opts) {
-  Batch batch(OpType::COALESCED, "ringcomm:all_gather", inputs, flatten(outputs));
-  checkCount(outputs.size(), batch.doing(), "output");
-  TORCH_CHECK_VALUE(!inputs.empty(), "ringcomm: ", batch.doing(),
-                    ": requires non-empty input tensor list");
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    batch.begin(Collective::kAllGather, inputs[i]);
-    batch.read(inputs[i]);
-    for (const Tensors& ofRank : outputs) {
-      TORCH_CHECK_VALUE(ofRank.size() == inputs.size(), "ringcomm: ", batch.doing(),
-                        ": invalid output tensor list: expected ", inputs.size(),
-                        " tensors for each rank, got ", ofRank.size());
-      checkSame(ofRank[i], inputs[i], batch.doing());
-      checkElements(ofRank[i], inputs[i].numel(), batch.doing());
-      batch.write(ofRank[i]);
-    }
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-void RingBackend::addAllGather(Batch& batch, const at::Tensor& output,
-                               const at::Tensor& input) const {
-  checkSame(output, input, batch.doing());
-  checkElements(output, input.numel() * getSize(), batch.doing());
-  batch.begin(Collective::kAllGather, input);
-  batch.read(input);
-  batch.writeParts(output, evenParts(input.numel()));
-}
-
-RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                  const c10d::AllgatherOptions& opts) {
-  Batch batch(OpType::_ALLGATHER_BASE, "ringcomm:all_gather", {input}, {output});
-  addAllGather(batch, output, input);
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  Batch batch(OpType::COALESCED, "ringcomm:all_gather", inputs, outputs);
-  checkPairs(outputs, inputs, batch.doing());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    addAllGather(batch, outputs[i], inputs[i]);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  Batch batch(OpType::REDUCE, "ringcomm:reduce", tensors, tensors);
-  const int root = checkRoot(opts.rootRank, opts.rootTensor, getSize(), batch.doing());
-  const at::Tensor& tensor = only(tensors, batch.doing());
-  checkTensor(tensor, batch.doing());
-  OpDesc& desc = batch.begin(Collective::kReduce, tensor);
-  setReduction(batch, desc, tensor, opts.reduceOp);
-  desc.root = root;
-  if (root == getRank()) {
-    scaleFirst(batch.update(tensor), opts.reduceOp, getSize());
-    desc.buffers.push_back(desc.buffers[0]);  // the result takes the place of the input
-  } else {
-    batch.read(scaledCopy(tensor, opts.reduceOp, getSize()));
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-// The tensors of the ranks, where this rank is the root; nothing may be given elsewhere. `own` is
-// what this rank gives or gets.
-const RingBackend::Tensors& RingBackend::checkRootList(const std::vector<Tensors>& lists, int root,
-                                                       const at::Tensor& own, const char* doing,
-                                                       const char* which) const {
-  static const Tensors kNone;
-  if (root != getRank()) {
-    TORCH_CHECK_VALUE(lists.empty(), "ringcomm: ", doing, ": requires empty ", which,
-                      " on non-root");
-    return kNone;
-  }
-  TORCH_CHECK_VALUE(lists.size() == 1, "ringcomm: ", doing, ": requires a single-element ", which,
-                    " list containing a list with ", getSize(), " tensors, got ", lists.size());
-  checkCount(lists[0].size(), doing, which);
-  for (const at::Tensor& part : lists[0]) {
-    checkSame(part, own, doing);
-  }
-  checkElements(lists[0][static_cast<size_t>(root)], own.numel(), doing);
-  return lists[0];
-}
-
-RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                         const c10d::GatherOptions& opts) {
-  Batch batch(OpType::GATHER, "ringcomm:gather", inputs, flatten(outputs));
-  const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
-  const at::Tensor& input = only(inputs, batch.doing());
-  OpDesc& desc = batch.begin(Collective::kGather, input);
-  desc.root = root;
-  desc.count = OpDesc::kPerMessage;
-  batch.read(input);
-  for (const at::Tensor& part : checkRootList(outputs, root, input, batch.doing(), "output")) {
-    batch.write(part);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                          const c10d::ScatterOptions& opts) {
-  Batch batch(OpType::SCATTER, "ringcomm:scatter", flatten(inputs), outputs);
-  const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
-  const at::Tensor& output = only(outputs, batch.doing());
-  OpDesc& desc = batch.begin(Collective::kScatter, output);
-  desc.root = root;
-  desc.count = OpDesc::kPerMessage;
-  batch.write(output);
-  for (const at::Tensor& part : checkRootList(inputs, root, output, batch.doing(), "input")) {
-    batch.read(part);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                 const c10d::ReduceScatterOptions& opts) {
-  Batch batch(OpType::REDUCE_SCATTER, "ringcomm:reduce_scatter", flatten(inputs), outputs);
-  const at::Tensor& output = only(outputs, batch.doing());
-  TORCH_CHECK_VALUE(inputs.size() == 1, "ringcomm: ", batch.doing(),
-                    ": requires a single-element input list, got ", inputs.size());
-  checkCount(inputs[0].size(), batch.doing(), "input");
-  checkElements(inputs[0][static_cast<size_t>(getRank())], output.numel(), batch.doing());
-  OpDesc& desc = batch.begin(Collective::kReduceScatter, output);
-  desc.count = OpDesc::kPerMessage;
-  setReduction(batch, desc, output, opts.reduceOp);
-  batch.write(output);
-  for (const at::Tensor& part : inputs[0]) {
-    checkSame(part, output, batch.doing());
-    batch.read(scaledCopy(part, opts.reduceOp, getSize()));
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-void RingBackend::addReduceScatter(Batch& batch, const at::Tensor& output, const at::Tensor& input,
-                                   const c10d::ReduceOp& op) const {
-  checkSame(output, input, batch.doing());
-  checkElements(input, output.numel() * getSize(), batch.doing());
-  setReduction(batch, batch.begin(Collective::kReduceScatter, output), output, op);
-  batch.write(output);
-  batch.readParts(scaledCopy(input, op, getSize()), evenParts(output.numel()));
-}
-
-RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                       const c10d::ReduceScatterOptions& opts) {
-  Batch batch(OpType::_REDUCE_SCATTER_BASE, "ringcomm:reduce_scatter", {input}, {output});
-  addReduceScatter(batch, output, input, opts.reduceOp);
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  Batch batch(OpType::COALESCED, "ringcomm:reduce_scatter", inputs, outputs);
-  checkPairs(outputs, inputs, batch.doing());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    addReduceScatter(batch, outputs[i], inputs[i], opts.reduceOp);
-  }
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                           const c10d::AllToAllOptions& opts) {
-  Batch batch(OpType::ALLTOALL, "ringcomm:all_to_all", inputs, outputs);
-  checkCount(inputs.size(), batch.doing(), "input");
-  checkCount(outputs.size(), batch.doing(), "output");
-  batch.begin(Collective::kAllToAll, inputs[0]).count = OpDesc::kPerMessage;
-  for (const at::Tensor& part : inputs) {
-    checkSame(part, inputs[0], batch.doing());
-    batch.read(part);
-  }
-  for (const at::Tensor& part : outputs) {
-    checkSame(part, inputs[0], batch.doing());
-    batch.write(part);
-  }
-  const auto own = static_cast<size_t>(getRank());
-  checkElements(outputs[own], inputs[own].numel(), batch.doing());
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                std::vector<int64_t>& outputSplits,
-                                                std::vector<int64_t>& inputSplits,
-                                                const c10d::AllToAllOptions& opts) {
-  Batch batch(OpType::ALLTOALL_BASE, "ringcomm:all_to_all", {input}, {output});
-  checkSame(output, input, batch.doing());
-  TORCH_CHECK_VALUE(input.is_contiguous() && output.is_contiguous(), "ringcomm: ", batch.doing(),
-                    ": Tensors must be contiguous");
-  const Splits sends = elementsOf({"input", input, inputSplits}, getSize(), batch.doing());
-  const Splits receives = elementsOf({"output", output, outputSplits}, getSize(), batch.doing());
-  const auto own = static_cast<size_t>(getRank());
-  TORCH_CHECK_VALUE(sends[own] == receives[own], "ringcomm: ", batch.doing(),
-                    ": invalid split sizes: this rank sends itself ", sends[own],
-                    " elements, but expects ", receives[own]);
-  batch.begin(Collective::kAllToAll, input).count = OpDesc::kPerMessage;
-  batch.readParts(input, sends);
-  batch.writeParts(output, receives);
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
-  Batch batch(OpType::BARRIER, "ringcomm:barrier", {}, {});
-  batch.beginBarrier();
-  return launch(std::move(batch), opts.timeout, opts.asyncOp);
-}
-
-RingBackend::WorkPtr RingBackend::transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer,
-                                           int tag, Batch batch) {
-  const at::Tensor& tensor = only(tensors, batch.doing());
-  OpDesc& desc = batch.begin(Collective::kBarrier, tensor);
-  desc.transfer = transfer;
-  desc.peer = peer;
-  desc.tag = tag;
-  if (transfer == OpDesc::Transfer::kSend) {
-    batch.read(tensor);
-  } else {
-    batch.write(tensor);
-  }
-  return launch(std::move(batch), c10d::kUnsetTimeout, true);
-}
-
-RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int dstRank, int tag) {
-  Batch batch(OpType::SEND, "ringcomm:send", tensors, tensors);
-  checkPeer(dstRank, getSize(), batch.doing());
-  return transfer(tensors, OpDesc::Transfer::kSend, dstRank, tag, std::move(batch));
-}
-
-RingBackend::WorkPtr RingBackend::recv(Tensors& tensors, int srcRank, int tag) {
-  Batch batch(OpType::RECV, "ringcomm:recv", tensors, tensors);
-  checkPeer(srcRank, getSize(), batch.doing());
-  return transfer(tensors, OpDesc::Transfer::kReceive, srcRank, tag, std::move(batch));
-}
-
-RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {
-  return transfer(tensors, OpDesc::Transfer::kReceive, kAnyPeer, tag,
-                  Batch(OpType::RECVANYSOURCE, "ringcomm:recvAnySource", tensors, tensors));
+void RingBackend::record(FlightRecorder& recorder, RingWork::Call& call,
+                         std::chrono::milliseconds timeout) {
+  const bool even = alike(call.inputs) && alike(call.outputs);
+  FlightRecorder::Call recorded;
+  recorded.group = recordedGroup();
+  recorded.name = recordedName(call.type, even, getRank(), call.peer);
+  recorded.p2p = c10d::isP2POp(call.type);
+  recorded.collectives = collectives_.load();
+  recorded.transfers = transfers_.load();
+  recorded.calls = recorded.collectives + recorded.transfers;
+  recorded.timeout = timeout;
+  recorded.inputs = shapesOf(call.inputs, even && call.type == OpType::REDUCE_SCATTER);
+  recorded.outputs = shapesOf(call.outputs, even && call.type == OpType::ALLGATHER);
+  call.recorded = recorder.record(std::move(recorded));
 }
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
-  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const std::chrono::milliseconds timeout = timeoutOr(opts.timeout);
   const std::string verdict = MonitoredBarrier(*store_, getRank(), getSize(), monitoredBarriers_++)
                                   .wait(timeout, waitAllRanks);
   if (!verdict.empty()) {
@@ -448,6 +188,11 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
   }
   auto options = c10::dynamic_intrusive_pointer_cast<RingOptions>(opts);
   TORCH_CHECK_TYPE(options != nullptr, "ringcomm: split: the options are not ringcomm.Options");
+  const std::vector<uint64_t> all = globalRanks();
+  options->global_ranks_in_group.clear();
+  for (const int rank : ranks) {
+    options->global_ranks_in_group.push_back(all[static_cast<size_t>(rank)]);
+  }
   // Torch splits once for each type of device, under one name: they share the part, too.
   if (auto made = lastSplit_.lock(); made && lastSplitName_ == options->group_name) {
     return made;

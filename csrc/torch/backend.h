@@ -1,14 +1,19 @@
 #pragma once
 
 #include "engine/group.h"
+#include "torch/coalescing.h"
 #include "torch/compat.h"
+#include "torch/flight_recorder.h"
+#include "torch/process.h"
 #include "torch/work.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <functional>
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,14 +27,18 @@ class Batch;
 // supported.
 class RingBackend final : public c10d::Backend {
  public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
   // What pg_options can be: torch's timeout, and ringcomm's options by their names.
   struct RingOptions final : c10d::Backend::Options {
     explicit RingOptions(std::chrono::milliseconds limit)
         : c10d::Backend::Options("ringcomm", limit) {}
-    c10::intrusive_ptr<c10d::Backend::Options> clone() const RC_CLONE_OVERRIDE {
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const RC_OVERRIDE_2_14 {
       return c10::make_intrusive<RingOptions>(*this);
     }
     ringcomm::Options values;
+    Given given;  // what has been asked for by name: it holds against the environment
   };
 
   // Where the backend's group is and what it is called.
@@ -46,16 +55,17 @@ class RingBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "ringcomm"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  // Batches of isend and irecv gain nothing from being announced; each has a Work of its own. Calls
+  // that are bracketed all the same are given one Work in the end.
   bool supportsCoalescing() const override { return false; }
+  void startCoalescing() override { coalescing_.begin(); }
+  WorkPtr endCoalescing() override { return coalescing_.end(getRank()); }
 
   // A group of some of this one's ranks, in this order; nullptr where this rank is not among them.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  using Tensors = std::vector<at::Tensor>;
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
@@ -75,6 +85,9 @@ class RingBackend final : public c10d::Backend {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
+  // One tensor for the parts of all ranks; looked at on the root only.
+  WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                             const c10d::GatherOptions& opts) RC_OVERRIDE_2_14;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -95,8 +108,10 @@ class RingBackend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  // The collectives called so far; one that is several operations counts once.
+  uint64_t getSequenceNumberForGroup() override { return collectives_.load(); }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void enableCollectivesTiming() override {}  // durations are always measured
   c10d::ErrorType getError() override;
   void abort() override { group_->abort("aborted the process group"); }
   void shutdown() override { group_->close(); }
@@ -119,13 +134,24 @@ class RingBackend final : public c10d::Backend {
                         const c10d::ReduceOp& op) const;
   void addAllReduce(Batch& batch, const at::Tensor& tensor, const c10d::ReduceOp& op) const;
   WorkPtr transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer, int tag, Batch batch);
+  std::chrono::milliseconds timeoutOr(std::chrono::milliseconds given) const;
   WorkPtr launch(Batch batch, std::chrono::milliseconds timeout, bool async);
+  WorkPtr start(Batch batch, std::chrono::milliseconds timeout, bool async);
+  std::vector<uint64_t> globalRanks() const;
+  std::shared_ptr<const FlightRecorder::Group> recordedGroup();
+  void record(FlightRecorder& recorder, RingWork::Call& call, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Place place_;
   c10::intrusive_ptr<RingOptions> options_;
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
+  std::atomic<uint64_t> collectives_{0};
+  std::atomic<uint64_t> transfers_{0};
+  Coalescing coalescing_;
+  CopyingWorks copies_;
+  std::mutex recordedGroupMutex_;
+  std::shared_ptr<const FlightRecorder::Group> recordedGroup_;
   uint64_t monitoredBarriers_ = 0;
   std::string lastSplitName_;
   c10::weak_intrusive_ptr<c10d::Backend> lastSplit_{c10::intrusive_ptr<c10d::Backend>()};

@@ -13,7 +13,7 @@ namespace ringcomm {
 // What one call of the backend becomes: a Work, and the operations behind it. Adapters add the
 // operations' buffers tensor by tensor, in the order of the plans' buffer tables; what is not
 // contiguous goes through a temporary and is copied back after the last operation. Included by
-// backend.cpp only.
+// backend.cpp and collectives.cpp only.
 class Batch {
  public:
   Batch(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs,
@@ -64,6 +64,8 @@ class Batch {
 
   // After the copies back; for what is to be computed from the results.
   void finally(std::function<void()> work) { finally_ = std::move(work); }
+
+  RingWork::Call& call() { return call_; }
 
   std::vector<OpDesc> takeOps() { return std::move(ops_); }
   RingWork::Call takeCall() {

@@ -1,10 +1,14 @@
 #include "torch/backend.h"
+#include "torch/flight_recorder.h"
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -19,6 +23,15 @@ void setOption(RingOptions& options, const std::string& name, const py::object& 
       ringcomm::setOption(options.values, name, py::str(value).cast<std::string>());
   if (!set.ok()) {
     throw py::value_error("ringcomm: " + set.message());
+  }
+  options.given[name] = py::str(value).cast<std::string>();
+}
+
+// What `other` was given replaces what is here, and is all that counts as given.
+void adoptGiven(RingOptions& options, const RingOptions& other) {
+  options.given = other.given;
+  for (const auto& [name, value] : options.given) {
+    TORCH_INTERNAL_ASSERT(ringcomm::setOption(options.values, name, value).ok());
   }
 }
 
@@ -59,6 +72,75 @@ std::vector<std::string> isas() {
   return names;
 }
 
+const char* stateName(ringcomm::FlightRecorder::State state) {
+  constexpr const char* kNames[] = {"started", "completed", "failed"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+void setShapes(py::dict& dict, const std::string& which,
+               const std::vector<ringcomm::FlightRecorder::Shape>& shapes) {
+  py::list sizes;
+  py::list dtypes;
+  for (const auto& shape : shapes) {
+    sizes.append(py::cast(shape.sizes));
+    dtypes.append(c10::toString(shape.dtype));
+  }
+  dict[py::str(which + "_sizes")] = sizes;
+  dict[py::str(which + "_dtypes")] = dtypes;
+}
+
+py::dict recordedDict(const ringcomm::FlightRecorder::Entry& entry) {
+  const ringcomm::FlightRecorder::Call& call = entry.call;
+  py::dict dict;
+  dict["record_id"] = entry.id;
+  dict["process_group"] = py::make_tuple(call.group->name, call.group->description);
+  dict["ranks"] = call.group->ranks;
+  dict["profiling_name"] = "ringcomm:" + call.name;
+  dict["is_p2p"] = call.p2p;
+  dict["collective_seq_id"] = call.collectives;
+  dict["p2p_seq_id"] = call.transfers;
+  dict["op_id"] = call.calls;
+  setShapes(dict, "input", call.inputs);
+  setShapes(dict, "output", call.outputs);
+  dict["timeout_ms"] = call.timeout.count();
+  dict["time_created_ns"] = entry.createdNanos;
+  dict["time_ended_ns"] = entry.endedNanos;
+  dict["duration_ms"] = entry.millis;
+  dict["state"] = stateName(entry.state);
+  dict["error"] = entry.error;
+  dict["thread_name"] = entry.thread;
+  return dict;
+}
+
+py::list recordedCalls(bool stacks) {
+  py::list dicts;
+  ringcomm::FlightRecorder* const recorder = ringcomm::FlightRecorder::get();
+  if (recorder == nullptr) {
+    return dicts;
+  }
+  std::vector<ringcomm::FlightRecorder::Entry> entries;
+  std::vector<std::vector<ringcomm::FlightRecorder::Frame>> frames;
+  {
+    const py::gil_scoped_release unlocked;
+    entries = recorder->entries();
+    frames.resize(entries.size());
+    if (stacks) {
+      frames = ringcomm::FlightRecorder::framesOf(entries);
+    }
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    py::dict dict = recordedDict(entries[i]);
+    py::list list;
+    for (const auto& frame : frames[i]) {
+      list.append(py::dict(py::arg("name") = frame.function, py::arg("filename") = frame.file,
+                           py::arg("line") = frame.line));
+    }
+    dict["frames"] = list;
+    dicts.append(dict);
+  }
+  return dicts;
+}
+
 // What the base class's binding has only from torch 2.14 on, and what is ours.
 void bindBackend(py::module_& module, const py::object& base) {
   py::class_<RingBackend, c10::intrusive_ptr<RingBackend>>(module, "RingBackend", base)
@@ -86,6 +168,8 @@ void bindOptions(py::module_& module, const py::object& base) {
            }),
            py::arg("timeout") = kBackendDefaultTimeout)
       .def("set", &setOption, py::arg("name"), py::arg("value"))
+      .def("adopt", &adoptGiven, py::arg("other"))
+      .def_readonly("given", &RingOptions::given)
       .def("__deepcopy__", [](const RingOptions& self, const py::dict&) {
         return c10::make_intrusive<RingOptions>(self);
       });
@@ -102,5 +186,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("option_table", &optionTable, "(name, scope, default, doc) of every option");
   module.def("algorithm_table", &algorithmTable, py::arg("world"), py::arg("options"),
              "(collective, first, last, algorithm): which sizes in bytes take which algorithm");
+  module.def("recorded_calls", &recordedCalls, py::arg("stacks") = true,
+             "the last calls, oldest first, as ringcomm.flight_recorder explains them");
   module.def("isas", &isas, "instruction sets with kernels that this machine can run");
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 // What torch's callers can get wrong, in the words that upstream's tests look for, each with the
-// value found and what is allowed. Included by backend.cpp only.
+// value found and what is allowed. Included by collectives.cpp only.
 namespace ringcomm {
 
 inline const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing) {

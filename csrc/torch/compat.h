@@ -8,9 +8,9 @@
 #error "ringcomm supports torch 2.11 to 2.14"
 #endif
 
-// 2.14 clones options in C++ when a group is split; before, Python copies them.
+// What is virtual from 2.14 on; before, nobody calls it.
 #if TORCH_VERSION_MINOR >= 14
-#define RC_CLONE_OVERRIDE override
+#define RC_OVERRIDE_2_14 override
 #else
-#define RC_CLONE_OVERRIDE
+#define RC_OVERRIDE_2_14
 #endif

@@ -6,8 +6,17 @@
 #include <utility>
 #include <vector>
 
-// The sum of sparse COO tensors, each with non-zeros of its own. Included by backend.cpp only.
+// The sum of sparse COO tensors, each with non-zeros of its own. Included by collectives.cpp only.
 namespace ringcomm {
+
+// torch.distributed hands complex tensors on as views of real ones. A sparse view has indices of
+// its own, so the sum has to go to the tensor behind it.
+inline at::Tensor ownerOf(const at::Tensor& tensor) {
+  if (tensor.is_view() && tensor._base().is_complex()) {
+    return at::Tensor(tensor._base());
+  }
+  return tensor;
+}
 
 // Every rank's indices (sparse dimensions x non-zeros) and values, to be gathered.
 struct SparseParts {

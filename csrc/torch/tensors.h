@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-// How tensors become the engine's buffers. Included by backend.cpp only.
+// How tensors become the engine's buffers. Included through batch.h only.
 namespace ringcomm {
 
 inline DType dtypeOf(at::ScalarType type, const char* doing) {

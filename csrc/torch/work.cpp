@@ -1,5 +1,7 @@
 #include "torch/work.h"
 
+#include "torch/flight_recorder.h"
+
 #include <ATen/ThreadLocalState.h>
 #include <c10/util/Exception.h>
 
@@ -47,7 +49,8 @@ RingWork::RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call c
            call.inputs.empty() ? std::nullopt : std::make_optional(call.inputs)),
       group_(std::move(group)),
       completers_(completers),
-      call_(std::move(call)) {}
+      call_(std::move(call)),
+      copies_(call_.epilogue != nullptr) {}
 
 void RingWork::start(std::vector<OpDesc> descs, bool sync) {
   if (call_.epilogue) {
@@ -57,6 +60,7 @@ void RingWork::start(std::vector<OpDesc> descs, bool sync) {
       epilogue();
     };
   }
+  sync_ = sync;
   running_.store(descs.size());
   const bool waits = sync && descs.size() == 1;
   for (OpDesc& desc : descs) {
@@ -74,11 +78,7 @@ void RingWork::start(std::vector<OpDesc> descs, bool sync) {
     ops_.push_back(group_->submit(std::move(desc), std::move(onDone), waits));
   }
   if (sync) {
-    for (const auto& op : ops_) {
-      group_->wait(*op, deadlineOf(kNoTimeout));
-    }
-    std::unique_lock<std::mutex> lock(mutex_);
-    cv_.wait(lock, [this] { return completed_; });
+    waitEnd();
   }
 }
 
@@ -91,6 +91,7 @@ void RingWork::onOpDone(const Op& op) {
       failed_ = op.describe();
     }
   }
+  source_ = op.source();  // read only where there is one operation
   if (running_.fetch_sub(1) != 1) {
     return;
   }
@@ -106,20 +107,37 @@ void RingWork::onOpDone(const Op& op) {
 }
 
 void RingWork::succeed() {
-  if (!call_.epilogue) {
+  if (!copies_) {
     conclude({}, {});
     return;
   }
-  auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
-  completers_.submit([self] {
-    Status status;
-    try {
-      self->call_.epilogue();
-    } catch (const std::exception& error) {
-      status = {Code::kInternal, error.what()};
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    arrived_ = true;
+  }
+  cv_.notify_all();
+  if (!sync_) {
+    auto self = c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
+    completers_.submit([self] { self->copyBack(); });
+  }
+}
+
+// Whoever comes first: a waiter, or a completer where nobody waits.
+void RingWork::copyBack() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(copying_, true)) {
+      return;
     }
-    self->conclude(status, "copying the result back");
-  });
+  }
+  Status status;
+  try {
+    call_.epilogue();
+  } catch (const std::exception& error) {
+    status = {Code::kInternal, error.what()};
+  }
+  conclude(status, "copying the result back");
+  letGo();
 }
 
 void RingWork::conclude(const Status& status, const std::string& doing) {
@@ -128,10 +146,12 @@ void RingWork::conclude(const Status& status, const std::string& doing) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_ = status;
+    ended_ = Clock::now();
     concluded_ = true;
     future = future_;
     futureResult = futureResult_;
   }
+  tellRecorder(status);
   finish(exceptionOf(status, doing));
   if (future == nullptr && futureResult == nullptr) {
     return;
@@ -147,6 +167,33 @@ void RingWork::conclude(const Status& status, const std::string& doing) {
   });
 }
 
+void RingWork::tellRecorder(const Status& status) const {
+  if (!call_.recorded) {
+    return;
+  }
+  FlightRecorder& recorder = *FlightRecorder::get();
+  if (call_.type == c10d::OpType::RECVANYSOURCE && status.ok()) {
+    recorder.rename(*call_.recorded, recordedName(call_.type, true, rank_, source_));
+  }
+  recorder.end(*call_.recorded, status, ended_ - started_);
+}
+
+// What the operation used besides the results is not kept while somebody keeps the work. Not on a
+// loop: freeing tensors may take long, and the GIL.
+void RingWork::letGo() {
+  Call freed;
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::swap(freed.held, call_.held);
+  std::swap(freed.inputs, call_.inputs);
+  std::swap(freed.epilogue, call_.epilogue);
+}
+
+float RingWork::getDuration() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(completed_, "ringcomm: getDuration() of a work that is not completed: wait() first");
+  return std::chrono::duration<float, std::milli>(ended_ - started_).count();
+}
+
 bool RingWork::isCompleted() {
   std::lock_guard<std::mutex> lock(mutex_);
   return completed_;
@@ -157,20 +204,35 @@ bool RingWork::isSuccess() const {
   return completed_ && exception_ == nullptr;
 }
 
-bool RingWork::wait(std::chrono::milliseconds timeout) {
-  const TimePoint until = deadlineOf(timeout);
+bool RingWork::waitUntil(TimePoint until) {
   for (const auto& op : ops_) {
     group_->wait(*op, until);
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!cv_.wait_until(lock, until, [this] { return completed_; })) {
+  const bool ended =
+      cv_.wait_until(lock, until, [this] { return completed_ || (arrived_ && !copying_); });
+  if (ended && !completed_) {
+    lock.unlock();
+    copyBack();
+    lock.lock();
+  }
+  return cv_.wait_until(lock, until, [this] { return completed_; });
+}
+
+void RingWork::waitEnd() { waitUntil(deadlineOf(kNoTimeout)); }
+
+bool RingWork::wait(std::chrono::milliseconds timeout) {
+  if (!waitUntil(deadlineOf(timeout))) {
     C10_THROW_ERROR(DistBackendError,
                     "ringcomm: Timed out waiting " + std::to_string(timeout.count()) + "ms for " +
                         ops_[0]->describe() + " in wait(); the operation itself goes on");
   }
+  std::unique_lock<std::mutex> lock(mutex_);
   if (exception_ != nullptr) {
     std::rethrow_exception(exception_);
   }
+  lock.unlock();
+  letGo();
   return true;
 }
 

@@ -148,3 +148,30 @@ def test_ddp_with_sparse_gradients_trains_as_on_gloo():
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
         agree(ours)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@ranks(2, 3)
+def test_complex(dtype, async_op):
+    """torch hands complex tensors on as views of real ones."""
+    here = place()
+    shape, densities = (40, 3), [0.5, 0.0, 0.9]
+    parts = []
+    for rank in range(here.world):
+        real = sparse_part(rank, shape, densities[rank]).to_dense()
+        parts.append(torch.complex(real, 2 * real + (real != 0)).to(dtype))
+    tensor = parts[here.rank].to_sparse()
+    work = dist.all_reduce(tensor, async_op=async_op)
+    if async_op:
+        work.wait()
+    assert tensor.is_sparse
+    assert tensor.dtype == dtype
+    assert torch.equal(tensor.to_dense(), torch.stack(parts).sum(0))
+
+
+@ranks(2)
+def test_complex_that_the_backend_is_given_itself():
+    tensor = torch.sparse_coo_tensor([[place().rank, 2]], torch.tensor([1 + 2j, 3j]), (4,))
+    raw().allreduce([tensor]).wait()
+    assert tensor.to_dense().tolist() == [1 + 2j, 1 + 2j, 6j, 0j]
