@@ -10,9 +10,11 @@
 // value found and what is allowed. Included by collectives.cpp only.
 namespace ringcomm {
 
-inline const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing,
-                    ": requires a single-element tensor list, got ", tensors.size());
+inline const at::Tensor& only(const RingBackend::Tensors& tensors, const char* doing,
+                              const char* which = "") {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", doing, ": requires a single-element ", which,
+                    "tensor list, got ", tensors.size(),
+                    tensors.empty() ? "; requires non-empty tensor list" : "");
   return tensors[0];
 }
 

@@ -56,7 +56,7 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
 void RingBackend::addSparseSum(Batch& batch, const at::Tensor& tensor,
                                const c10d::AllreduceOptions& opts) {
   TORCH_CHECK_VALUE(opts.reduceOp.op_ == c10d::ReduceOp::SUM, "ringcomm: ", batch.doing(),
-                    ": only SUM is defined for sparse tensors");
+                    ": unsupported reduction operation: only SUM is defined for sparse tensors");
   const at::Tensor mine = tensor.detach().coalesce();
   checkTensor(mine.values(), batch.doing());
   at::Tensor nonZeros = at::empty({getSize()}, at::kLong);
@@ -119,7 +119,7 @@ RingBackend::WorkPtr RingBackend::allgather(std::vector<Tensors>& outputs, Tenso
                                             const c10d::AllgatherOptions& opts) {
   Batch batch(OpType::ALLGATHER, "ringcomm:all_gather", inputs,
               outputs.size() == 1 ? outputs[0] : Tensors());
-  const at::Tensor& input = only(inputs, batch.doing());
+  const at::Tensor& input = only(inputs, batch.doing(), "input ");
   TORCH_CHECK_VALUE(outputs.size() == 1, "ringcomm: ", batch.doing(),
                     ": requires a single-element output list, got ", outputs.size());
   checkCount(outputs[0].size(), batch.doing(), "output");
@@ -205,7 +205,11 @@ const RingBackend::Tensors& RingBackend::checkRootList(const std::vector<Tensors
   }
   TORCH_CHECK_VALUE(lists.size() == 1, "ringcomm: ", doing, ": requires a single-element ", which,
                     " list containing a list with ", getSize(), " tensors, got ", lists.size());
-  checkCount(lists[0].size(), doing, which);
+  TORCH_CHECK_VALUE(lists[0].size() == static_cast<size_t>(getSize()), "ringcomm: ", doing,
+                    ": Incorrect ", which, " list size ", lists[0].size(), ". ",
+                    which[0] == 'o' ? "Output" : "Input", " list size should be ", getSize(),
+                    ": it has ", lists[0].size(), " tensors, but the group has ", getSize(),
+                    " ranks");
   for (const at::Tensor& part : lists[0]) {
     checkSame(part, own, doing);
   }
@@ -217,7 +221,7 @@ RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs, Tensors&
                                          const c10d::GatherOptions& opts) {
   Batch batch(OpType::GATHER, "ringcomm:gather", inputs, flatten(outputs));
   const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
-  const at::Tensor& input = only(inputs, batch.doing());
+  const at::Tensor& input = only(inputs, batch.doing(), "input ");
   OpDesc& desc = batch.begin(Collective::kGather, input);
   desc.root = root;
   desc.count = OpDesc::kPerMessage;
@@ -250,7 +254,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, std::vector<Tensors>
                                           const c10d::ScatterOptions& opts) {
   Batch batch(OpType::SCATTER, "ringcomm:scatter", flatten(inputs), outputs);
   const int root = checkRoot(opts.rootRank, 0, getSize(), batch.doing());
-  const at::Tensor& output = only(outputs, batch.doing());
+  const at::Tensor& output = only(outputs, batch.doing(), "output ");
   OpDesc& desc = batch.begin(Collective::kScatter, output);
   desc.root = root;
   desc.count = OpDesc::kPerMessage;
@@ -264,7 +268,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, std::vector<Tensors>
 RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                  const c10d::ReduceScatterOptions& opts) {
   Batch batch(OpType::REDUCE_SCATTER, "ringcomm:reduce_scatter", flatten(inputs), outputs);
-  const at::Tensor& output = only(outputs, batch.doing());
+  const at::Tensor& output = only(outputs, batch.doing(), "output ");
   TORCH_CHECK_VALUE(inputs.size() == 1, "ringcomm: ", batch.doing(),
                     ": requires a single-element input list, got ", inputs.size());
   checkCount(inputs[0].size(), batch.doing(), "input");
