@@ -25,9 +25,11 @@ def create(distributed: Any, pg_options: Any) -> _C.RingBackend:
 
     Raises:
         TypeError: pg_options belong to another backend.
-        ValueError: an option's value is not allowed, or it is one of the process's and differs from
-            what the process's first group has.
+        ValueError: an option's value is not allowed.
         DistBackendError: ranks are missing after the timeout; the text names them.
+
+    Warns:
+        UserWarning: an option of pg_options is the process's, whose first group has another value.
     """
     if pg_options is None:
         pg_options = _C.Options()

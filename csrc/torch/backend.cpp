@@ -40,7 +40,10 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       store_(store),
       place_(place),
       options_(std::move(options)),
-      engine_(sharedEngine(options_->values, options_->given, place.localRanks, rank)) {
+      engine_(sharedEngine(options_->values, place.localRanks, rank,
+                           [this](const ringcomm::Options& holding) {
+                             lateOptions_ = lateOptions(holding, options_->values, options_->given);
+                           })) {
   GroupSpec spec;
   spec.name = place.groupName;
   spec.rank = rank;

@@ -53,6 +53,9 @@ class RingBackend final : public c10d::Backend {
               c10::intrusive_ptr<RingOptions> options, const Place& place);
   ~RingBackend() override;
 
+  // What the user has to be warned of; empty: nothing.
+  const std::string& lateOptionsWarning() const { return lateOptions_; }
+
   const std::string getBackendName() const override { return "ringcomm"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   // Batches of isend and irecv gain nothing from being announced; each has a Work of its own. Calls
@@ -144,6 +147,7 @@ class RingBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Place place_;
   c10::intrusive_ptr<RingOptions> options_;
+  std::string lateOptions_;  // before engine_, whose making sets it
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Group> group_;
   std::atomic<uint64_t> collectives_{0};

@@ -147,10 +147,19 @@ void bindBackend(py::module_& module, const py::object& base) {
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        OptionsPtr options, const std::string& groupName, const std::string& routeTo,
                        int localRanks) {
-             const py::gil_scoped_release unlocked;
-             return c10::make_intrusive<RingBackend>(
-                 store, rank, size, std::move(options),
-                 RingBackend::Place{groupName, routeTo, localRanks});
+             c10::intrusive_ptr<RingBackend> made;
+             {
+               const py::gil_scoped_release unlocked;
+               made = c10::make_intrusive<RingBackend>(
+                   store, rank, size, std::move(options),
+                   RingBackend::Place{groupName, routeTo, localRanks});
+             }
+             if (const std::string& warning = made->lateOptionsWarning();
+                 !warning.empty() &&
+                 PyErr_WarnEx(PyExc_UserWarning, ("ringcomm: " + warning).c_str(), 2) != 0) {
+               throw py::error_already_set();
+             }
+             return made;
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::arg("group_name"), py::arg("route_to") = "", py::arg("local_ranks") = 1)

@@ -4,10 +4,12 @@
 #include "engine/engine.h"
 #include "torch/work.h"
 
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 
 // What a process has once: the engine, the completers, and where messages go. Only backend.cpp
@@ -41,27 +43,31 @@ inline Logger stderrLogger(const Options& options, int rank) {
 // Options by name, as texts.
 using Given = std::map<std::string, std::string>;
 
-// The process's options that are given and differ from those that hold: an error.
-inline void checkProcessOptions(const Options& holding, const Options& options,
-                                const Given& given) {
-  const auto check = [&](char scope, const std::string& name, const auto& here, const auto& now) {
-    TORCH_CHECK_VALUE(scope != 'P' || here == now || given.count(name) == 0, "ringcomm: option ",
-                      name, " is '", here, "', but it is the process's, and its first group has '",
-                      now, "'; give it to the first group, or leave all groups before");
+// The process's options that are given and yet do not hold, in a sentence for people; or nothing.
+inline std::string lateOptions(const Options& holding, const Options& options, const Given& given) {
+  std::ostringstream late;
+  const auto compare = [&](char scope, const char* name, const auto& here, const auto& now) {
+    if (scope == 'P' && here != now && given.count(name) != 0) {
+      late << "option " << name << "='" << here
+           << "' has no effect: it is the process's, whose first"
+           << " group has made it '" << now << "'. ";
+    }
   };
 #define RC_NUMBER(scope, field, name, preset, least, greatest, doc) \
-  check(#scope[0], name, options.field, holding.field);
+  compare(#scope[0], name, options.field, holding.field);
 #define RC_TEXT(scope, field, name, preset, doc) \
-  check(#scope[0], name, options.field, holding.field);
+  compare(#scope[0], name, options.field, holding.field);
   RC_OPTIONS(RC_NUMBER, RC_TEXT)
 #undef RC_NUMBER
 #undef RC_TEXT
+  return late.str();
 }
 
 // The process's one engine, made for its first group and gone with its last: a process that has
-// left all groups has no thread and no port of ours.
-inline std::shared_ptr<Engine> sharedEngine(const Options& options, const Given& given,
-                                            int localRanks, int rank) {
+// left all groups has no thread and no port of ours. `onOther` hears of the options of an engine
+// that was there already.
+inline std::shared_ptr<Engine> sharedEngine(const Options& options, int localRanks, int rank,
+                                            const std::function<void(const Options&)>& onOther) {
   // Also where the engine exists and does not ask any more.
   if (const auto isa = selectIsa(options.isa); !isa.ok()) {
     std::rethrow_exception(exceptionOf(isa.status(), "starting"));
@@ -80,7 +86,7 @@ inline std::shared_ptr<Engine> sharedEngine(const Options& options, const Given&
     current = engine;
     holding = options;
   } else {
-    checkProcessOptions(holding, options, given);
+    onOther(holding);
   }
   return engine;
 }
