@@ -64,8 +64,8 @@ class Loop {
   void postQuietly(Task task);
 
   // Runs the loop on the calling thread until done() or the deadline, sleeping when nothing is to
-  // be done; before it sleeps it polls for `spin` since anything last happened. Returns at once if
-  // another thread assists.
+  // be done; before it sleeps for the first time it polls for `spin` since anything last happened.
+  // Returns at once if another thread assists.
   void assist(const std::function<bool()>& done, TimePoint deadline, Duration spin);
 
   // Tells that somebody depends on this loop's progress (an operation in flight): after an assist

@@ -324,6 +324,30 @@ TEST_CASE("assist ends at its deadline, asleep or polling") {
   CHECK(secondsSince(start) < 0.5);
 }
 
+TEST_CASE("an assistant that has polled in vain sleeps between later events") {
+  const TestLoop loop;
+  const UniqueFd event = makeEvent();
+  Counting handler;
+  loop.run([&] { REQUIRE(loop->watch(event.get(), EPOLLIN, &handler).ok()); });
+  std::thread far([&] {
+    for (int i = 0; i < 10; ++i) {
+      std::this_thread::sleep_for(40ms);
+      signal(event);
+    }
+  });
+  timespec before{};
+  timespec after{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  loop->assist([&] { return handler.calls == 10; }, Clock::now() + 10s, 20ms);
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  far.join();
+  loop.run([&] { loop->unwatch(event.get(), &handler); });
+  CHECK(handler.calls == 10);
+  const double seconds = static_cast<double>(after.tv_sec - before.tv_sec) +
+                         static_cast<double>(after.tv_nsec - before.tv_nsec) * 1e-9;
+  CHECK(seconds < 0.1);  // polling before each event would take 0.2 s
+}
+
 TEST_CASE("an idle loop takes no processor time") {
   const TestLoop loop;
   loop->assist([] { return true; }, Clock::now() + 1s, 0us);
