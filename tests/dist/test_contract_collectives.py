@@ -232,6 +232,19 @@ def test_barrier_waits_for_works_without_a_handle():
         assert (tensor == number * place().world).all()
 
 
+@pytest.mark.parametrize("kind", ["strided", "sparse"])
+@ranks(2)
+def test_barrier_waits_for_results_that_are_copied_back(kind):
+    """Of works that nobody holds; the copy takes longer than the barrier's own message."""
+    for _ in range(3):
+        tensor = (
+            torch.ones(4_000_000, 2)[:, 0] if kind == "strided" else torch.eye(2000).to_sparse()
+        )
+        dist.all_reduce(tensor, async_op=True)
+        dist.barrier()
+        assert ((tensor.values() if kind == "sparse" else tensor) == 2).all()
+
+
 @ranks(2)
 def test_transposed_tensors_are_refused_by_all_to_all():
     with pytest.raises(ValueError, match="Tensors must be contiguous"):

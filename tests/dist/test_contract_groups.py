@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
 import time
 from datetime import timedelta
 
@@ -187,6 +188,37 @@ def test_store_keeps_the_group_s_timeout():
     assert 0.9 < time.monotonic() - start < 3
     assert not dist.is_initialized()
     dist.distributed_c10d._world.group_count = 0
+
+
+@ranks(2, backend=None)
+def test_two_threads_make_groups_through_one_store():
+    """Each rank begins with another group: neither may keep the store from the other thread."""
+    here = place()
+    made: dict[str, ringcomm._C.RingBackend] = {}
+
+    def make(name):
+        made[name] = ringcomm._C.RingBackend(
+            store=dist.PrefixStore(name, here.store),
+            rank=here.rank,
+            size=here.world,
+            options=ringcomm.Options(timeout=timedelta(seconds=10)),
+            group_name=name,
+        )
+
+    names = ["one", "two"] if here.rank == 0 else ["two", "one"]
+    start = time.monotonic()
+    other = threading.Thread(target=make, args=(names[0],))
+    other.start()
+    time.sleep(0.3)
+    make(names[1])
+    other.join()
+    assert time.monotonic() - start < 5
+    for name in ("one", "two"):
+        tensor = torch.ones(3)
+        made[name].allreduce([tensor]).wait()
+        assert (tensor == 2).all()
+    for backend in made.values():
+        backend.shutdown()
 
 
 @pytest.mark.parametrize("end", ["shutdown", "abort"])
