@@ -1,5 +1,7 @@
 #include "net/lane.h"
 
+#include "net/socket.h"
+
 #include <algorithm>
 #include <cerrno>
 
@@ -10,10 +12,14 @@ namespace ringcomm {
 
 namespace {
 
-// How much has to arrive before the loop is woken, and from which size on that is worth a system
-// call before and after.
-constexpr uint64_t kLowWater = uint64_t{32} << 10;
+// From which size of a message on it is worth a system call to be woken later, and how much of it
+// has to arrive for that: more where the message is longer, so that the rest hides the delay.
+// Within a host the sender is at work at the same time, and both would wait for each other by
+// turns.
 constexpr uint64_t kExpectFrom = uint64_t{256} << 10;
+constexpr uint64_t kLeastLowWater = uint64_t{32} << 10;
+constexpr uint64_t kMostLowWater = uint64_t{256} << 10;
+constexpr uint64_t kLowWaterShare = 8;
 
 size_t totalBytes(const iovec* pieces, int count) noexcept {
   size_t total = 0;
@@ -33,7 +39,7 @@ msghdr messageOf(const iovec* pieces, int count) noexcept {
 }  // namespace
 
 TcpLane::TcpLane(Loop& loop, UniqueFd fd, LaneOwner& owner)
-    : loop_(loop), fd_(std::move(fd)), owner_(owner) {
+    : loop_(loop), fd_(std::move(fd)), owner_(owner), withinHost_(staysOnHost(fd_.get())) {
   watchStatus_ = loop_.watch(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, this);
 }
 
@@ -83,8 +89,11 @@ LaneIo TcpLane::receive(const iovec* pieces, int count) noexcept {
 }
 
 void TcpLane::expect(uint64_t left, uint64_t total) noexcept {
+  const uint64_t enough = withinHost_
+                              ? kLeastLowWater
+                              : std::clamp(total / kLowWaterShare, kLeastLowWater, kMostLowWater);
   const int wanted =
-      total < kExpectFrom ? 1 : static_cast<int>(std::clamp<uint64_t>(left, 1, kLowWater));
+      total < kExpectFrom ? 1 : static_cast<int>(std::clamp<uint64_t>(left, 1, enough));
   if (wanted != lowWater_ &&
       ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
     lowWater_ = wanted;

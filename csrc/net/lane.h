@@ -70,6 +70,7 @@ class TcpLane final : public Lane, private EventHandler {
   Loop& loop_;
   UniqueFd fd_;
   LaneOwner& owner_;
+  const bool withinHost_;
   Status watchStatus_;
   int lowWater_ = 1;
   bool readable_ = true;

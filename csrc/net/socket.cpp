@@ -64,11 +64,6 @@ bool setCongestion(int fd, const std::string& name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
-bool staysOnHost(int fd) {
-  const Address here = localAddress(fd);
-  return here.length > 0 && here.sameHost(peerAddress(fd));
-}
-
 }  // namespace
 
 Result<UniqueFd> listenOnAll(uint16_t port, const SocketOptions& options) {
@@ -134,6 +129,11 @@ Status prepareConnection(int fd, const SocketOptions& options) {
     (void)setCongestion(fd, kWithinHost);
   }
   return {};
+}
+
+bool staysOnHost(int fd) {
+  const Address here = localAddress(fd);
+  return here.length > 0 && here.sameHost(peerAddress(fd));
 }
 
 Address localAddress(int fd) {

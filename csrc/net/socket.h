@@ -29,6 +29,9 @@ int connectError(int fd);
 // Options of every connection of ours, dialed or accepted.
 Status prepareConnection(int fd, const SocketOptions& options);
 
+// Whether both ends of a connection are on this host.
+bool staysOnHost(int fd);
+
 Address localAddress(int fd);
 Address peerAddress(int fd);
 
