@@ -10,7 +10,7 @@ namespace {
 
 // What a message of the chain carries: short, so that a partial sum is still in cache when it is
 // sent on; several times what the pipeline forwards at once, so that the cut costs nothing.
-constexpr uint64_t kPieceBytes = uint64_t{512} << 10;
+constexpr uint64_t kChainPieceBytes = uint64_t{512} << 10;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Plan chainReduce(const CollectiveSpec& spec) {
   const int next = rankAt(spec.rank, 1, spec.world);
   const bool isRoot = spec.rank == spec.root;
   const bool isFirst = spec.rank == rankAt(spec.root, 1, spec.world);
-  const uint64_t piece = kPieceBytes / spec.elementSize * spec.elementSize;
+  const uint64_t piece = kChainPieceBytes / spec.elementSize * spec.elementSize;
   Slots slots(std::min(piece, bytes));
   for (uint64_t offset = 0; offset < bytes; offset += piece) {
     const Region own{kInput, offset};

@@ -56,9 +56,8 @@ Result<Tuning> tuningOf(const Options& options) {
 
 // How the ranks of a group meet, step by step, all on the caller's thread:
 //  1. rank 0 publishes the settings: a name for this meeting, the group's options, and the secret
-//  if
-//     none is configured. When all have come it takes them back, so that a later group of the same
-//     name does not take them for its own;
+//     if none is configured. When all have come it takes them back, so that a later group of the
+//     same name does not take them for its own;
 //  2. every rank registers the group with its engine, and only then publishes its addresses, so
 //     that whoever knows them is let in;
 //  3. every rank collects everybody's addresses.

@@ -49,8 +49,8 @@ class Runnable {
 // sleeps in epoll_wait; for the length of a small operation the thread that waits for it (assist).
 // "On the loop" means: holding the baton. Handlers, tasks, timers and runnables run on the loop, so
 // what they own needs no lock. post, postQuietly, assist, retain and release may be called from any
-// thread;
-// everything else only on the loop. After stop() nothing runs any more and tasks are dropped.
+// thread; everything else only on the loop. After stop() nothing runs any more and tasks are
+// dropped.
 class Loop {
  public:
   static Result<std::unique_ptr<Loop>> create(const std::string& name);
