@@ -27,10 +27,13 @@ help:
 	@echo "make clean      remove what was built ($(VENV) stays)"
 	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV) TORCH='$(TORCH)'"
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+# pip is what venv makes last: without Debian's python3-venv all but pip would stay behind.
+$(BIN)/pip:
+	@echo "$(PYTHON) -m venv $(VENV)"
+	@made=; [ -e $(VENV) ] || made=$(VENV); $(PYTHON) -m venv $(VENV) \
+		|| { [ -z "$$made" ] || rm -rf "$$made"; exit 1; }
 
-venv: $(BIN)/python
+venv: $(BIN)/pip
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' \
 		|| { echo "installing $(TORCH) into $(VENV)"; $(BIN)/pip install '$(TORCH)'; }
 	@$(BIN)/pip install -q 'setuptools>=77' ninja cmake
