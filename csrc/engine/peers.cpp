@@ -143,15 +143,19 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
   (*place)->start();
 }
 
-// Who wants messages may do without this peer, who wants collectives may not.
+// Who wants messages may do without this peer. Who wants collectives may not, unless it has left:
+// then it may have done its part before all of its lanes were there, and whoever needs more of it
+// is told.
 void Peers::dialFailed(int peer, const Status& why, bool forMail) {
   const std::string& text = why.message();
-  const Status cause(
-      why.code(), at(peer).left ? name(peer) + " has left the group (" + text + ")" : text, peer);
+  const bool left = at(peer).left;
   if (forMail) {
-    setup_.observer->mailUnreachable(peer, cause);
+    const std::string told = left ? name(peer) + " has left the group (" + text + ")" : text;
+    setup_.observer->mailUnreachable(peer, Status(why.code(), told, peer));
+  } else if (left) {
+    setup_.observer->peerLeft(peer);
   } else {
-    setup_.observer->peersFailed(cause);
+    setup_.observer->peersFailed(Status(why.code(), text, peer));
   }
 }
 

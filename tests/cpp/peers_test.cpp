@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,11 +44,16 @@ class Rank final : public PeersObserver {
       peers = std::make_unique<Peers>(setup);
       listener_ = std::make_unique<Listener>(*loop, std::move(*fd), SocketOptions(), logger_);
       REQUIRE(listener_
-                  ->start([this](const Hello& hello) { return peers->admit(hello); },
-                          [this](const Hello& hello) { return peers->admit(hello).refusal; },
-                          [this](UniqueFd socket, const Hello& hello) {
-                            peers->accepted(std::move(socket), hello);
-                          })
+                  ->start(
+                      [this](const Hello& hello) {
+                        return hello.kind == ConnectionKind::kData && hello.lane == refusedLane
+                                   ? GroupKey{Refusal::kUnknownGroup, {}}
+                                   : peers->admit(hello);
+                      },
+                      [this](const Hello& hello) { return peers->admit(hello).refusal; },
+                      [this](UniqueFd socket, const Hello& hello) {
+                        peers->accepted(std::move(socket), hello);
+                      })
                   .ok());
     });
   }
@@ -118,6 +124,7 @@ class Rank final : public PeersObserver {
   TestLoop loop;
   std::unique_ptr<Peers> peers;
   std::atomic<int> left{-1};
+  std::atomic<int> refusedLane{-1};
   std::atomic<int> calls{0};
 
  private:
@@ -242,6 +249,24 @@ TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards")
   pair.high.loop.run([&] { pair.high.peers->laneLost(0, kLaneEnded); });
   REQUIRE(pair.high.failsWith(Code::kPeerLost));
   CHECK(pair.high.cause().message() == pair.high.gone().message());
+}
+
+TEST_CASE("a peer that leaves before all of its lanes are there is lost only to who needs them") {
+  Pair pair;
+  pair.high.refusedLane = 1;
+  pair.low.connect(1);
+  // The last attempt at lane 1 comes after some 600 ms.
+  REQUIRE(eventually(3s, [&] { return pair.low.hasLane(1, 0); }));
+  std::this_thread::sleep_for(100ms);
+  pair.high.loop.run([&] { pair.high.peers->close(); });
+  REQUIRE(eventually(3s, [&] { return pair.low.left == 1; }));
+  pair.low.left = -1;
+  CHECK(eventually(3s, [&] { return pair.low.left == 1; }));
+  CHECK(pair.low.cause().ok());
+  pair.low.loop.run([&] { pair.low.peers->laneLost(1, kLaneEnded); });
+  REQUIRE(pair.low.failsWith(Code::kPeerLost));
+  CHECK(pair.low.cause().message() ==
+        "rank 1 has left the group (its process group was destroyed)");
 }
 
 TEST_CASE(
