@@ -18,9 +18,9 @@ def bus_factor(op: str, world: int) -> float:
         raise ValueError(f"world is {world}, must be at least 1")
     if op in ("all_reduce", "all_reduce_coalesced"):
         return 2 * (world - 1) / world
-    if op == "all_gather":
+    if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
         return (world - 1) / world
-    if op == "broadcast":
+    if op in ("broadcast", "reduce", "sendrecv"):
         return 1.0
     if op == "barrier":
         return 0.0

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcomm.cli.backends import BackendError, require_backend, require_torch
 from ringcomm.cli.launch import launch, tie_to_launcher
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _OP_TIMEOUT = datetime.timedelta(seconds=300)
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command's options; ``sizes`` becomes the list of sizes asked for."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's parser; every option's text ends with its default."""
     from ringcomm.cli.bench_ops import DTYPES, OPS, REDOPS
 
     parser = argparse.ArgumentParser(
@@ -35,26 +35,45 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "of torchrun's where RANK is set. The time is the slowest rank's, the median over the "
         "iterations; bandwidths are defined as in nccl-tests.",
     )
-    parser.add_argument("-n", "--nproc", type=int, default=2, help="ranks, default %(default)s")
-    parser.add_argument("--backend", default="ringcomm", help="default %(default)s")
-    parser.add_argument("--against", metavar="BACKEND", help="measure this one too, in turn")
-    parser.add_argument("--op", action="append", choices=OPS, help="may be repeated")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--redop", choices=REDOPS, default="sum")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("-b", "--min-bytes", type=parse_size, default="1K", metavar="SIZE")
-    parser.add_argument("-e", "--max-bytes", type=parse_size, default="64M", metavar="SIZE")
-    parser.add_argument("-f", "--step-factor", type=int, default=4, metavar="FACTOR")
-    parser.add_argument("--sizes", type=parse_sizes, metavar="LIST", help="such as 4,64K,25M")
-    parser.add_argument("--iters", type=int, help="iterations a row")
-    parser.add_argument(
-        "--min-time", type=float, default=0.5, help="else seconds a row, default %(default)s"
+
+    def add(*names: str, text: str, shown: str = "%(default)s", **how: Any) -> None:
+        parser.add_argument(*names, help=f"{text} (default: {shown})", **how)
+
+    ranks = "ranks to start on this machine; ignored under torchrun, which started its own"
+    add("-n", "--nproc", type=int, default=2, text=ranks)
+    add("--backend", default="ringcomm", text="the torch.distributed backend to measure")
+    against = (
+        "measure this one too, in turn; across hosts gloo needs GLOO_SOCKET_IFNAME, the name of "
+        "each host's interface in the network that joins them"
     )
-    parser.add_argument(
-        "--algorithms", action="store_true", help="only print which sizes take which algorithm"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rows here")
+    add("--against", metavar="BACKEND", text=against, shown="none")
+    ops = f"what to measure, may be repeated: {', '.join(OPS)}"
+    add("--op", action="append", choices=OPS, metavar="OP", text=ops, shown="all_reduce")
+    add("--dtype", choices=DTYPES, default="float32", text="type of the elements")
+    add("--redop", choices=REDOPS, default="sum", text="how to reduce, where OP does")
+    add("--device", choices=["cpu", "cuda"], default="cpu", text="where the tensors are")
+    size: dict[str, Any] = {"type": parse_size, "metavar": "SIZE"}
+    add("-b", "--min-bytes", **size, default="1K", text="smallest message, such as 4 or 64K")
+    add("-e", "--max-bytes", **size, default="64M", text="largest message")
+    factor = "from one size to the next"
+    add("-f", "--step-factor", type=int, default=4, metavar="FACTOR", text=factor)
+    sizes = "these sizes instead, such as 4,64K,25M"
+    add("--sizes", type=parse_sizes, metavar="LIST", text=sizes, shown="from -b to -e by -f")
+    add("--iters", type=int, text="iterations a row", shown="as many as fill --min-time")
+    seconds = "seconds a row, where --iters is not given"
+    add("--min-time", type=float, default=0.5, metavar="SECONDS", text=seconds)
+    algorithms = "only print which sizes take which algorithm on -n ranks"
+    add("--algorithms", action="store_true", text=algorithms, shown="measure")
+    add("--json", type=Path, metavar="FILE", text="write the rows here", shown="no file")
+    add("--plot", type=Path, metavar="FILE.png", text="draw the rows here", shown="no picture")
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command's options; ``sizes`` becomes the list of sizes asked for."""
+    from ringcomm.cli.bench_ops import DTYPES
+
+    parser = make_parser()
     options = parser.parse_args(argv)
     if options.nproc < 1:
         parser.error(f"--nproc is {options.nproc}, must be at least 1")

@@ -3,6 +3,7 @@
 import pytest
 
 from ringcomm.cli.bandwidth import bandwidths, bus_factor
+from ringcomm.cli.bench_ops import OPS
 
 
 @pytest.mark.parametrize(
@@ -13,12 +14,22 @@ from ringcomm.cli.bandwidth import bandwidths, bus_factor
         ("all_reduce", 4, 1.5),
         ("all_reduce_coalesced", 4, 1.5),
         ("all_gather", 4, 0.75),
+        ("reduce_scatter", 4, 0.75),
+        ("all_to_all", 4, 0.75),
+        ("gather", 4, 0.75),
+        ("scatter", 4, 0.75),
         ("broadcast", 4, 1.0),
+        ("reduce", 4, 1.0),
+        ("sendrecv", 4, 1.0),
         ("barrier", 4, 0.0),
     ],
 )
 def test_bus_factor(op, world, factor):
     assert bus_factor(op, world) == factor
+
+
+def test_every_operation_has_a_factor():
+    assert all(0 <= bus_factor(op, 3) <= 4 / 3 for op in OPS)
 
 
 def test_bandwidths_are_in_gigabytes_of_ten_to_the_nine():
