@@ -1,9 +1,10 @@
 #pragma once
 
+#include "engine/flight_recorder.h"
 #include "engine/group.h"
 #include "torch/coalescing.h"
 #include "torch/compat.h"
-#include "torch/flight_recorder.h"
+#include "torch/errors.h"
 #include "torch/process.h"
 #include "torch/work.h"
 
@@ -20,6 +21,7 @@
 namespace ringcomm {
 
 class Batch;
+struct CallRecorder;
 
 // torch.distributed's view of a group. Each collective checks its tensors, describes the operation,
 // and hands it to the group through launch(); everything else happens in the engine. Methods may be
@@ -115,7 +117,7 @@ class RingBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return collectives_.load(); }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void enableCollectivesTiming() override {}  // durations are always measured
-  c10d::ErrorType getError() override;
+  c10d::ErrorType getError() override { return errorTypeOf(group_->failure()); }
   void abort() override { group_->abort("aborted the process group"); }
   void shutdown() override { group_->close(); }
 
@@ -124,10 +126,6 @@ class RingBackend final : public c10d::Backend {
   static void prepareExit();
 
  private:
-  void checkCount(size_t tensors, const char* doing, const char* which) const;
-  const Tensors& checkRootList(const std::vector<Tensors>& lists, int root, const at::Tensor& own,
-                               const char* doing, const char* which) const;
-  std::vector<int64_t> evenParts(int64_t elements) const;
   void setReduction(const Batch& batch, OpDesc& desc, const at::Tensor& tensor,
                     const c10d::ReduceOp& op) const;
   void addAllGather(Batch& batch, const at::Tensor& output, const at::Tensor& input) const;
@@ -142,7 +140,7 @@ class RingBackend final : public c10d::Backend {
   WorkPtr start(Batch batch, std::chrono::milliseconds timeout, bool async);
   std::vector<uint64_t> globalRanks() const;
   std::shared_ptr<const FlightRecorder::Group> recordedGroup();
-  void record(FlightRecorder& recorder, RingWork::Call& call, std::chrono::milliseconds timeout);
+  void record(CallRecorder& recorder, RingWork::Call& call);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const Place place_;

@@ -13,7 +13,7 @@ namespace ringcomm {
 // What one call of the backend becomes: a Work, and the operations behind it. Adapters add the
 // operations' buffers tensor by tensor, in the order of the plans' buffer tables; what is not
 // contiguous goes through a temporary and is copied back after the last operation. Included by
-// backend.cpp and collectives.cpp only.
+// backend.cpp and work.cpp only.
 class Batch {
  public:
   Batch(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs,
@@ -62,6 +62,14 @@ class Batch {
     addParts(Flat(tensor, Flat::Use::kWrite), counts);
   }
 
+  // The same for one that is cut into equal parts.
+  void readEvenParts(const at::Tensor& tensor, int parts) {
+    readParts(tensor, even(tensor, parts));
+  }
+  void writeEvenParts(const at::Tensor& tensor, int parts) {
+    writeParts(tensor, even(tensor, parts));
+  }
+
   // After the copies back; for what is to be computed from the results.
   void finally(std::function<void()> work) { finally_ = std::move(work); }
 
@@ -83,6 +91,10 @@ class Batch {
   }
 
  private:
+  static std::vector<int64_t> even(const at::Tensor& tensor, int parts) {
+    return std::vector<int64_t>(static_cast<size_t>(parts), tensor.numel() / parts);
+  }
+
   at::Tensor add(const Flat& flat) {
     keep(flat);
     ops_.back().buffers.push_back(flat.buffer());

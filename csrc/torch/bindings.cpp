@@ -1,8 +1,9 @@
 #include "torch/backend.h"
-#include "torch/flight_recorder.h"
+#include "torch/recording.h"
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
@@ -83,7 +84,7 @@ void setShapes(py::dict& dict, const std::string& which,
   py::list dtypes;
   for (const auto& shape : shapes) {
     sizes.append(py::cast(shape.sizes));
-    dtypes.append(c10::toString(shape.dtype));
+    dtypes.append(shape.dtype);
   }
   dict[py::str(which + "_sizes")] = sizes;
   dict[py::str(which + "_dtypes")] = dtypes;
@@ -112,28 +113,54 @@ py::dict recordedDict(const ringcomm::FlightRecorder::Entry& entry) {
   return dict;
 }
 
+using Frames = std::vector<torch::unwind::Frame>;
+
+// The frames of each entry, innermost first; none where no stack was kept.
+std::vector<Frames> framesOf(const std::vector<ringcomm::FlightRecorder::Entry>& entries) {
+  std::vector<torch::CapturedTraceback*> stacks;
+  for (const auto& entry : entries) {
+    if (entry.call.stack != nullptr) {
+      stacks.push_back(static_cast<torch::CapturedTraceback*>(entry.call.stack.get()));
+    }
+  }
+  std::vector<Frames> frames(entries.size());
+  if (stacks.empty()) {
+    return frames;
+  }
+  const torch::SymbolizedTracebacks symbols = torch::symbolize(stacks);
+  auto indices = symbols.tracebacks.begin();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].call.stack != nullptr) {
+      for (const uint64_t index : *indices++) {
+        frames[i].push_back(symbols.all_frames[index]);
+      }
+    }
+  }
+  return frames;
+}
+
 py::list recordedCalls(bool stacks) {
   py::list dicts;
-  ringcomm::FlightRecorder* const recorder = ringcomm::FlightRecorder::get();
+  ringcomm::CallRecorder* const recorder = ringcomm::callRecorder();
   if (recorder == nullptr) {
     return dicts;
   }
   std::vector<ringcomm::FlightRecorder::Entry> entries;
-  std::vector<std::vector<ringcomm::FlightRecorder::Frame>> frames;
+  std::vector<Frames> frames;
   {
     const py::gil_scoped_release unlocked;
-    entries = recorder->entries();
+    entries = recorder->calls.entries();
     frames.resize(entries.size());
     if (stacks) {
-      frames = ringcomm::FlightRecorder::framesOf(entries);
+      frames = framesOf(entries);
     }
   }
   for (size_t i = 0; i < entries.size(); ++i) {
     py::dict dict = recordedDict(entries[i]);
     py::list list;
     for (const auto& frame : frames[i]) {
-      list.append(py::dict(py::arg("name") = frame.function, py::arg("filename") = frame.file,
-                           py::arg("line") = frame.line));
+      list.append(py::dict(py::arg("name") = frame.funcname, py::arg("filename") = frame.filename,
+                           py::arg("line") = frame.lineno));
     }
     dict["frames"] = list;
     dicts.append(dict);

@@ -57,24 +57,16 @@ class JoinedWork final : public c10d::Work {
     }
   }
 
-  std::vector<at::Tensor> result() override {
-    std::vector<at::Tensor> all;
-    for (const WorkPtr& work : works_) {
-      const std::vector<at::Tensor> some = work->result();
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
-
-  // The tensors of all, or the first error.
+  // The calls that were brought together have their results; there are none here.
+  std::vector<at::Tensor> result() override { return {}; }
+  // Of no tensors, or the first error.
   FuturePtr getFuture() override {
     return join(&c10d::Work::getFuture, c10::ListType::create(c10::TensorType::get()),
                 [](const c10::List<FuturePtr>& ended) {
-                  c10::List<at::Tensor> tensors;
                   for (const FuturePtr& future : ended) {
-                    tensors.append(future->value().toTensorList());
+                    future->value();  // throws what it ended with
                   }
-                  return c10::IValue(tensors);
+                  return c10::IValue(c10::List<at::Tensor>());
                 });
   }
 
@@ -105,39 +97,65 @@ class JoinedWork final : public c10d::Work {
   const std::vector<WorkPtr> works_;
 };
 
-// Which works the thread that called begin() has made since. Methods may be called from any thread.
+// What the thread that called begin() has called since, as far as it has not ended well. A block
+// that an exception leaves is not ended, and so goes on until the next begins: what it keeps must
+// not grow with every later call. Methods may be called from any thread.
 class Coalescing {
  public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
   void begin() {
+    std::vector<WorkPtr> ended;  // of a block that an exception has ended
     std::lock_guard<std::mutex> lock(mutex_);
-    works_.clear();  // of a block that an exception has ended
+    works_.swap(ended);
     owner_ = std::this_thread::get_id();
     open_.store(true);
   }
 
-  void add(const c10::intrusive_ptr<c10d::Work>& work) {
+  void add(const WorkPtr& work) {
     if (!open_.load(std::memory_order_relaxed)) {
       return;
     }
+    std::vector<WorkPtr> ended;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (owner_ == std::this_thread::get_id()) {
-      works_.push_back(work);
+    if (owner_ != std::this_thread::get_id()) {
+      return;
     }
+    if (works_.size() == works_.capacity()) {
+      ended = takeEnded();
+    }
+    works_.push_back(work);
   }
 
-  c10::intrusive_ptr<c10d::Work> end(int rank) {
+  WorkPtr end(int rank) {
+    std::vector<WorkPtr> ended;
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(open_.load(), "ringcomm: endCoalescing() without startCoalescing()");
     open_.store(false);
     owner_ = {};
+    ended = takeEnded();
     return c10::make_intrusive<JoinedWork>(rank, std::exchange(works_, {}));
   }
 
  private:
+  // All but what goes on and the first that failed, which is what the block will say. Freed by the
+  // caller after the lock: that may take the GIL.
+  std::vector<WorkPtr> takeEnded() {
+    std::vector<WorkPtr> ended;
+    std::vector<WorkPtr> kept;
+    bool failed = false;
+    for (WorkPtr& work : works_) {
+      const bool goes = work->isCompleted() && (work->isSuccess() || std::exchange(failed, true));
+      (goes ? ended : kept).push_back(std::move(work));
+    }
+    works_ = std::move(kept);
+    return ended;
+  }
+
   std::atomic<bool> open_{false};
   std::mutex mutex_;
   std::thread::id owner_;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  std::vector<WorkPtr> works_;
 };
 
 }  // namespace ringcomm

@@ -2,7 +2,7 @@
 
 #include "base/elastic_pool.h"
 #include "engine/engine.h"
-#include "torch/work.h"
+#include "torch/errors.h"
 
 #include <functional>
 #include <iostream>
@@ -12,8 +12,8 @@
 #include <sstream>
 #include <string>
 
-// What a process has once: the engine, the completers, and where messages go. Only backend.cpp
-// calls what is here.
+// What a process has once: the engine, the completers, and where messages go. For
+// backend.cpp and work.cpp.
 namespace ringcomm {
 
 // Never destroyed: at interpreter exit a callback may still be running in it.

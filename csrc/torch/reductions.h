@@ -4,7 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-// How torch's reduce ops become the engine's. Included by collectives.cpp only.
+// How torch's reduce ops become the engine's. Included by backend.cpp only.
 namespace ringcomm {
 
 // The caller's own scaling before a sum, and what remains for the engine to do.

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-// The sum of sparse COO tensors, each with non-zeros of its own. Included by collectives.cpp only.
+// The sum of sparse COO tensors, each with non-zeros of its own. Included by backend.cpp only.
 namespace ringcomm {
 
 // torch.distributed hands complex tensors on as views of real ones. A sparse view has indices of

@@ -1,15 +1,34 @@
 #include "torch/work.h"
 
-#include "torch/flight_recorder.h"
+#include "torch/backend.h"
+#include "torch/batch.h"
+#include "torch/errors.h"
+#include "torch/recording.h"
 
 #include <ATen/ThreadLocalState.h>
-#include <c10/util/Exception.h>
+#include <Python.h>
+#include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
+#include <tuple>
 #include <utility>
 
+// The one way of every call, from the backend's launch() to the end of its Work.
 namespace ringcomm {
 
 namespace {
+
+int64_t elements(const RingBackend::Tensors& tensors) {
+  int64_t sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    sum += tensor.numel();
+  }
+  return sum;
+}
+
+at::ScalarType shownDtype(const RingWork::Call& call) {
+  const auto& tensors = call.inputs.empty() ? call.outputs : call.inputs;
+  return tensors.empty() ? at::kByte : tensors[0].scalar_type();
+}
 
 TimePoint deadlineOf(std::chrono::milliseconds timeout) {
   // The operation has a deadline of its own; it ends in time also when nobody limits the wait.
@@ -19,29 +38,67 @@ TimePoint deadlineOf(std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-std::exception_ptr exceptionOf(const Status& status, const std::string& doing) {
-  if (status.ok()) {
-    return nullptr;
+// One call from outside: it is counted, and shown to profilers and to the flight recorder.
+RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds timeout,
+                                         bool async) {
+  RingWork::Call& call = batch.call();
+  const bool p2p = c10d::isP2POp(call.type);
+  const uint64_t number = (p2p ? transfers_ : collectives_).fetch_add(1) + 1;
+  call.timeout = timeoutOr(timeout);
+  if (CallRecorder* const recorder = callRecorder(); recorder != nullptr) {
+    record(*recorder, call);
   }
-  // A cause that is about this very operation names it already.
-  const bool named = doing.empty() || status.message().find(doing) != std::string::npos;
-  const std::string text =
-      "ringcomm: " + (named ? std::string() : doing + " failed: ") + status.message();
-  try {
-    switch (status.code()) {
-      case Code::kInvalidArgument:
-        C10_THROW_ERROR(ValueError, text);
-      case Code::kPeerLost:
-      case Code::kRefused:
-      case Code::kSystem:
-      case Code::kProtocol:
-        C10_THROW_ERROR(DistNetworkError, text);
-      default:
-        C10_THROW_ERROR(DistBackendError, text);
-    }
-  } catch (...) {
-    return std::current_exception();
+  WorkPtr work;
+  if (at::hasCallbacks()) {
+    RECORD_PARAM_COMMS_DATA(std::make_tuple(static_cast<int64_t>(number), p2p),
+                            std::make_tuple(getGroupUid(), getGroupDesc()), call.inputs,
+                            call.outputs, getRank(), batch.doing(), elements(call.inputs),
+                            elements(call.outputs), shownDtype(call), call.inputSplits,
+                            call.outputSplits, static_cast<int>(globalRanks()[0]), 1, getSize());
+    work = start(std::move(batch), timeout, async);
+  } else {
+    work = start(std::move(batch), timeout, async);
   }
+  coalescing_.add(work);
+  return work;
+}
+
+RingBackend::WorkPtr RingBackend::start(Batch batch, std::chrono::milliseconds timeout,
+                                        bool async) {
+  std::vector<OpDesc> ops = batch.takeOps();
+  RingWork::Call call = batch.takeCall();
+  call.timeout = timeoutOr(timeout);
+  for (OpDesc& desc : ops) {
+    desc.timeout = limitOf(call.timeout);
+  }
+  auto work = c10::make_intrusive<RingWork>(group_, completers(), std::move(call));
+  if (work->copies()) {
+    copies_.add(work);
+  }
+  work->start(std::move(ops), !async);
+  return work;
+}
+
+// The group as it is called now: torch gives names only after it has made the backend.
+std::shared_ptr<const FlightRecorder::Group> RingBackend::recordedGroup() {
+  std::lock_guard<std::mutex> lock(recordedGroupMutex_);
+  const std::string& name = getGroupUid();
+  const std::string& description = getGroupDesc();
+  if (recordedGroup_ == nullptr || recordedGroup_->name != name ||
+      recordedGroup_->description != description) {
+    recordedGroup_ = std::make_shared<FlightRecorder::Group>(
+        FlightRecorder::Group{name, description, globalRanks()});
+  }
+  return recordedGroup_;
+}
+
+void RingBackend::record(CallRecorder& recorder, RingWork::Call& call) {
+  FlightRecorder::Call recorded = recordedCall(call, getRank(), recorder.stacks);
+  recorded.group = recordedGroup();
+  recorded.collectives = collectives_.load();
+  recorded.transfers = transfers_.load();
+  recorded.calls = recorded.collectives + recorded.transfers;
+  call.recorded = recorder.calls.record(std::move(recorded));
 }
 
 RingWork::RingWork(std::shared_ptr<Group> group, ElasticPool& completers, Call call)
@@ -171,7 +228,7 @@ void RingWork::tellRecorder(const Status& status) const {
   if (!call_.recorded) {
     return;
   }
-  FlightRecorder& recorder = *FlightRecorder::get();
+  FlightRecorder& recorder = callRecorder()->calls;
   if (call_.type == c10d::OpType::RECVANYSOURCE && status.ok()) {
     recorder.rename(*call_.recorded, recordedName(call_.type, true, rank_, source_));
   }
@@ -276,19 +333,10 @@ void RingWork::resolve(const FuturePtr& future) const {
 }
 
 void RingWork::resolveResult(const FuturePtr& future) const {
-  future->markCompleted(c10::IValue(static_cast<int64_t>(resultCode())));
-}
-
-int RingWork::resultCode() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  switch (status_.code()) {
-    case Code::kOk:
-      return static_cast<int>(c10d::WorkResult::SUCCESS);
-    case Code::kTimeout:
-      return static_cast<int>(c10d::WorkResult::TIMEOUT);
-    default:
-      return static_cast<int>(c10d::WorkResult::COMM_ERROR);
-  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const c10d::WorkResult result = workResultOf(status_);
+  lock.unlock();  // callbacks ask the work
+  future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
 }
 
 }  // namespace ringcomm

@@ -6,7 +6,6 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -16,15 +15,6 @@
 #include <vector>
 
 namespace ringcomm {
-
-// A limit in the engine's unit, which is finer and so ends sooner: centuries become a year.
-inline Duration limitOf(std::chrono::milliseconds limit) {
-  return std::min(limit, std::chrono::milliseconds(std::chrono::hours(24 * 365)));
-}
-
-// The exception that a failure becomes in Python: ValueError for a caller's mistake,
-// DistNetworkError for a peer or the network, DistBackendError for the rest. kOk gives nullptr.
-std::exception_ptr exceptionOf(const Status& status, const std::string& doing);
 
 // One call of the backend, from the call to its completion: one operation of the engine, or several
 // for a coalesced call.
@@ -86,7 +76,6 @@ class RingWork final : public c10d::Work {
                      void (RingWork::*resolve)(const FuturePtr&) const);
   void resolve(const FuturePtr& future) const;
   void resolveResult(const FuturePtr& future) const;
-  int resultCode() const;
 
   const std::shared_ptr<Group> group_;
   ElasticPool& completers_;

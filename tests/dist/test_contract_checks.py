@@ -14,6 +14,12 @@ WORLD = 2
 ONE = torch.zeros(1)
 DOUBLE = torch.zeros(1, dtype=torch.float64)
 TWO = torch.zeros(2)
+SPARSE = torch.ones(1).to_sparse()
+
+
+def whole():
+    """Torch binds some calls to the process group only, which passes them on."""
+    return dist.group.WORLD
 
 
 def with_root(kind, root, tensor=None):
@@ -44,6 +50,9 @@ def scatter(outputs, inputs, root):
 CALLS = {
     "broadcast-root-negative": (lambda me, _: broadcast([ONE], -1), "invalid root rank"),
     "broadcast-root-large": (lambda me, _: broadcast([ONE], WORLD), "invalid root rank"),
+    "broadcast-empty": (lambda me, _: broadcast([], me), "invalid root tensor"),
+    "broadcast-types": (lambda me, _: broadcast([ONE, DOUBLE], me), "invalid tensor type"),
+    "broadcast-sizes": (lambda me, _: broadcast([ONE, TWO], me), "invalid tensor size"),
     "broadcast-tensor-negative": (lambda me, _: broadcast([ONE], me, -1), "invalid root tensor"),
     "broadcast-tensor-large": (lambda me, _: broadcast([ONE], me, 1), "invalid root tensor"),
     "reduce-root-negative": (lambda me, _: reduce([ONE], -1), "invalid root rank"),
@@ -63,6 +72,14 @@ CALLS = {
         lambda me, _: gather([[ONE] * WORLD] * 2, [ONE], me),
         "requires a single-element output list",
     ),
+    "gather-two-inputs": (
+        lambda me, _: gather([[ONE] * WORLD], [ONE, ONE], me),
+        "requires a single-element input tensor list",
+    ),
+    "gather-short": (
+        lambda me, _: gather([[ONE] * 3], [ONE], me),
+        "Incorrect output list size 3. Output list size should be 2",
+    ),
     "gather-type": (lambda me, _: gather([[DOUBLE] * WORLD], [ONE], me), "invalid tensor type"),
     "gather-size": (lambda me, _: gather([[TWO] * WORLD], [ONE], me), "invalid tensor size"),
     "gather-elsewhere": (
@@ -78,6 +95,14 @@ CALLS = {
     "scatter-two-inputs": (
         lambda me, _: scatter([ONE], [[ONE] * WORLD] * 2, me),
         "requires a single-element input list",
+    ),
+    "scatter-two-outputs": (
+        lambda me, _: scatter([ONE, ONE], [[ONE] * WORLD], me),
+        "requires a single-element output tensor list",
+    ),
+    "scatter-short": (
+        lambda me, _: scatter([ONE], [[ONE]], me),
+        "Incorrect input list size 1. Input list size should be 2",
     ),
     "scatter-type": (lambda me, _: scatter([ONE], [[DOUBLE] * WORLD], me), "invalid tensor type"),
     "scatter-size": (lambda me, _: scatter([ONE], [[TWO] * WORLD], me), "invalid tensor size"),
@@ -97,9 +122,44 @@ CALLS = {
         lambda me, _: raw().allgather([[ONE, DOUBLE]], [ONE]),
         "invalid tensor type",
     ),
+    "all_gather-empty": (
+        lambda me, _: raw().allgather([], []),
+        "requires non-empty input tensor list",
+    ),
+    "all_gather-lists": (
+        lambda me, _: raw().allgather([], [ONE]),
+        "requires input/output tensor lists to have the same length",
+    ),
+    "all_gather_coalesced-ranks": (
+        lambda me, _: whole().allgather_coalesced([[ONE]], [ONE]),
+        "output lists should be equal to world size",
+    ),
+    "all_gather_coalesced-size": (
+        lambda me, _: whole().allgather_coalesced([[ONE, ONE], [ONE, TWO]], [ONE, ONE]),
+        "invalid size of output tensor at index 1",
+    ),
+    "all_gather_coalesced-type": (
+        lambda me, _: whole().allgather_coalesced([[DOUBLE], [ONE]], [ONE]),
+        "invalid tensor type at index 0",
+    ),
+    "all_reduce-empty": (lambda me, _: raw().allreduce([]), "requires non-empty tensor list"),
+    "all_reduce-types": (lambda me, _: raw().allreduce([ONE, DOUBLE]), "invalid tensor type"),
+    "all_reduce-sizes": (lambda me, _: raw().allreduce([ONE, TWO]), "invalid tensor size"),
     "all_reduce_coalesced-empty": (
         lambda me, _: raw().allreduce_coalesced([], dist.AllreduceCoalescedOptions()),
         "requires non-empty tensor list",
+    ),
+    "all_reduce_coalesced-types": (
+        lambda me, _: raw().allreduce_coalesced([ONE, DOUBLE]),
+        "tensors must all have the same type",
+    ),
+    "all_reduce_coalesced-layouts": (
+        lambda me, _: raw().allreduce_coalesced([ONE, SPARSE]),
+        "invalid tensor layout at index 1",
+    ),
+    "all_reduce_coalesced-sparse": (
+        lambda me, _: raw().allreduce_coalesced([SPARSE, SPARSE]),
+        "unsupported layout",
     ),
 }
 
