@@ -67,11 +67,12 @@ def test_failure_is_named_and_ends_every_rank(tmp_path, how, text):
 
 
 def test_timeout_ends_every_rank(tmp_path):
+    others = set(multiprocessing.active_children())  # of tests before this one
     begin = time.monotonic()
     with pytest.raises(SpawnError, match=r"rank 0 did not end in 2 s\nrank 1 did not end"):
         spawn(write_pid_then, 2, (str(tmp_path), "hang"), timeout=2)
     assert time.monotonic() - begin < 10
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
 
 
 def test_crash_after_the_result_is_a_failure():
