@@ -12,6 +12,7 @@ from dist.test_gather_broadcast import MOVED, bits, part_of
 from dist.worker import group, place
 from dist.wrong import assert_refused, assert_told, raw
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 COUNTS = (0, 1, 2, 3, 7, 1003, 70_001, 500_000)
 
 
@@ -241,3 +242,42 @@ def test_different_roots():
         dist.scatter(torch.ones(3), [torch.zeros(3), torch.zeros(3)], src=rank)
 
     assert_told(call, ", root ", 1)
+
+
+def gather_into(root, output, mine, async_op=False):
+    work = dist.gather_single(mine, output, dst=root, async_op=async_op)
+    if async_op:
+        assert work.wait() is True
+
+
+@pytest.mark.skipif(TORCH < (2, 14), reason="torch has gather_single from 2.14 on")
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("stacked", [False, True])
+@ranks(1, 2, 3, 5)
+def test_gather_single(stacked, async_op):
+    here = place()
+    for root in range(here.world):
+        for count in COUNTS:
+            mine = part_of(here.rank, count, "float32")
+            output = None
+            if here.rank == root:
+                output = torch.full((here.world, count) if stacked else (here.world * count,), -1.0)
+            gather_into(root, output, mine, async_op)
+            if output is not None:
+                for rank, part in enumerate(output.view(here.world, count)):
+                    assert torch.equal(bits(part), bits(part_of(rank, count, "float32")))
+            assert torch.equal(bits(mine), bits(part_of(here.rank, count, "float32")))
+
+
+@pytest.mark.skipif(TORCH < (2, 14), reason="torch has gather_single from 2.14 on")
+@ranks(2, 3)
+def test_gather_single_looks_at_the_output_of_the_root_only():
+    here = place()
+    mine = torch.arange(6.0).view(3, 2).t() + here.rank  # in another order than its memory
+    output = torch.full((here.world * 6,) if here.rank == 1 else (5,), -1.0)
+    gather_into(1, output, mine)
+    if here.rank == 1:
+        for rank, part in enumerate(output.view(here.world, 2, 3)):
+            assert torch.equal(part, torch.arange(6.0).view(3, 2).t() + rank)
+    else:
+        assert (output == -1).all()
