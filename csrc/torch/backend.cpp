@@ -360,7 +360,7 @@ RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::T
 
 RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  Batch batch(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "ringcomm:reduce_scatter", inputs, outputs);
+  Batch batch(kReduceScatterCoalesced, "ringcomm:reduce_scatter", inputs, outputs);
   checkPairs(outputs, inputs, batch.doing());
   for (size_t i = 0; i < inputs.size(); ++i) {
     addReduceScatter(batch, outputs[i], inputs[i], opts.reduceOp);

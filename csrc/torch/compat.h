@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/version.h>
 
 // Every difference between the torch versions that the sources must know about.
@@ -14,3 +15,14 @@
 #else
 #define RC_OVERRIDE_2_14
 #endif
+
+namespace ringcomm {
+
+// 2.11 has no type for it.
+#if TORCH_VERSION_MINOR >= 12
+inline constexpr auto kReduceScatterCoalesced = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+#else
+inline constexpr auto kReduceScatterCoalesced = c10d::OpType::UNKNOWN;
+#endif
+
+}  // namespace ringcomm

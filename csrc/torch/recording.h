@@ -68,7 +68,7 @@ inline std::string recordedName(c10d::OpType type, bool even, int rank, int peer
       return even ? "reduce_scatter" : "reduce_scatter_v";
     case OpType::_REDUCE_SCATTER_BASE:
       return "_reduce_scatter_base";
-    case OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+    case kReduceScatterCoalesced:
       return "reduce_scatter_tensor_coalesced";
     case OpType::ALLTOALL:
     case OpType::ALLTOALL_BASE:

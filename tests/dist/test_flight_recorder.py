@@ -161,8 +161,18 @@ def analysed(folder):
     return database
 
 
+def last_entries(whole, count):
+    entries = [{**entry, "record_id": i} for i, entry in enumerate(whole["entries"][-count:])]
+    groups = {"0": whole["pg_config"]["0"]}
+    return pickle.dumps({**whole, "entries": entries, "pg_config": groups})
+
+
 def written(entries_of_rank):
-    """The folder with both ranks' dumps, which hold this many of their last entries."""
+    """The folder with both ranks' dumps, which hold this many of their last entries.
+
+    Numbered from 0: the analyser takes it that ranks begin alike, and these processes have made
+    calls for other tests, not equally many.
+    """
     here = place()
     if here.rank == 0:
         here.store.set("folder", tempfile.mkdtemp())
@@ -170,9 +180,7 @@ def written(entries_of_rank):
     path = flight_recorder.write(f"{folder}/rank_")
     assert path == Path(folder, f"rank_{here.rank}")
     whole = pickle.loads(path.read_bytes())
-    whole["entries"] = whole["entries"][-entries_of_rank:]
-    whole["pg_config"] = {name: whole["pg_config"][name] for name in ("0",)}
-    path.write_bytes(pickle.dumps(whole))
+    path.write_bytes(last_entries(whole, entries_of_rank))
     dist.barrier()
     return folder
 
@@ -207,9 +215,7 @@ def test_torchs_analyser_finds_the_rank_that_has_not_called():
         folder = here.store.get("folder").decode()
         path = flight_recorder.write(f"{folder}/rank_")
         whole = pickle.loads(path.read_bytes())
-        whole["entries"] = whole["entries"][-(seen() - before) :]
-        whole["pg_config"] = {"0": whole["pg_config"]["0"]}
-        path.write_bytes(pickle.dumps(whole))
+        path.write_bytes(last_entries(whole, seen() - before))
         here.store.set(f"written{here.rank}", "1")
         here.store.wait(["written0", "written1"])
         if here.rank == 0:
