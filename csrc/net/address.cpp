@@ -148,6 +148,17 @@ Address Address::withPort(uint16_t port) const noexcept {
   return result;
 }
 
+Address Address::unmapped() const noexcept {
+  if (family() != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6(*this).sin6_addr)) {
+    return *this;
+  }
+  sockaddr_in ipv4{};
+  ipv4.sin_family = AF_INET;
+  ipv4.sin_port = v6(*this).sin6_port;
+  std::memcpy(&ipv4.sin_addr, &v6(*this).sin6_addr.s6_addr[12], sizeof ipv4.sin_addr);
+  return from(reinterpret_cast<const sockaddr*>(&ipv4), sizeof ipv4);
+}
+
 std::string Address::hostString() const {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const RawAddress raw = rawBytes(*this);

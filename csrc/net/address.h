@@ -32,6 +32,10 @@ struct Address {
   bool empty() const noexcept { return storage.ss_family == AF_UNSPEC; }
   uint16_t port() const noexcept;
   Address withPort(uint16_t port) const noexcept;
+
+  // An IPv4 address mapped into IPv6 (::ffff:1.2.3.4) as the IPv4 address that it is; others as
+  // they are. An IPv6 socket that serves both families shows its IPv4 peers mapped.
+  Address unmapped() const noexcept;
   std::string hostString() const;
   std::string toString() const;
 

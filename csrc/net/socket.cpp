@@ -48,9 +48,13 @@ void setBuffers(int fd, const SocketOptions& options) {
 
 Status bindAndListen(int fd, const Address& address) {
   if (::bind(fd, address.raw(), address.length) != 0) {
+    const std::string port = std::to_string(address.port());
     return Status::fromErrno(
-        "cannot listen on port " + std::to_string(address.port()) +
-            " (option port, RINGCOMM_PORT; every process of a host needs one of its own)",
+        "cannot listen on port " + port +
+            " (option port, RINGCOMM_PORT; every process of a host needs one of its own: the local "
+            "rank is not added to it; with several ranks on a host pass "
+            "pg_options=ringcomm.Options(port=" +
+            port + " + local_rank))",
         errno);
   }
   if (::listen(fd, kBacklog) != 0) {
@@ -142,7 +146,7 @@ Address localAddress(int fd) {
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
     return {};
   }
-  return Address::from(reinterpret_cast<sockaddr*>(&storage), size);
+  return Address::from(reinterpret_cast<sockaddr*>(&storage), size).unmapped();
 }
 
 Address peerAddress(int fd) {
@@ -151,7 +155,7 @@ Address peerAddress(int fd) {
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
     return {};
   }
-  return Address::from(reinterpret_cast<sockaddr*>(&storage), size);
+  return Address::from(reinterpret_cast<sockaddr*>(&storage), size).unmapped();
 }
 
 }  // namespace ringcomm

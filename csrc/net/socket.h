@@ -32,6 +32,7 @@ Status prepareConnection(int fd, const SocketOptions& options);
 // Whether both ends of a connection are on this host.
 bool staysOnHost(int fd);
 
+// Of a connection or listener; IPv4 as IPv4 also on a socket that serves both families.
 Address localAddress(int fd);
 Address peerAddress(int fd);
 

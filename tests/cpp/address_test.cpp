@@ -95,6 +95,18 @@ TEST_CASE("addresses are classified") {
   CHECK_FALSE(at("223.255.255.255:1").isMulticast());
 }
 
+TEST_CASE("an IPv4 address mapped into IPv6 is taken out, any other stays as it is") {
+  const Address plain = at("[::ffff:192.168.77.10]:32822").unmapped();
+  CHECK(plain.toString() == "192.168.77.10:32822");
+  CHECK(plain == at("192.168.77.10:32822"));
+  CHECK(plain.length == sizeof(sockaddr_in));
+  for (const char* text :
+       {"1.2.3.4:80", "[::1]:80", "[::]:80", "[::fffe:1.2.3.4]:1", "[fe80::1%1]:9"}) {
+    CHECK(at(text).unmapped() == at(text));
+  }
+  CHECK(Address().unmapped().empty());
+}
+
 TEST_CASE("addresses are equal by host, scope and port") {
   CHECK(at("1.2.3.4:80") == at("1.2.3.4:80"));
   CHECK_FALSE(at("1.2.3.4:80") == at("1.2.3.4:81"));
