@@ -247,14 +247,21 @@ void Mailbox::timeOut(const std::shared_ptr<Op>& op) {
   const OpDesc& desc = op->desc();
   const bool any = desc.peer == kAnyPeer;
   const std::string who = any ? "no rank" : setup_.host->peerName(desc.peer);
+  const MailLane* lane = any ? nullptr : lanes_[static_cast<size_t>(desc.peer)].get();
+  const bool apart = lane != nullptr && !lane->connected();
   const char* what = desc.transfer == OpDesc::Transfer::kSend ? " has not received it"
                      : any                                    ? " has sent it"
                                                               : " has not sent it";
-  setup_.host->fail({Code::kTimeout,
-                     "Timed out waiting " + std::to_string(toMillis(desc.timeout)) + "ms for " +
-                         op->describe() + " on " + setup_.host->peerName(setup_.rank) + ": " + who +
-                         what,
-                     desc.peer});
+  const Status verdict(Code::kTimeout,
+                       "Timed out waiting " + std::to_string(toMillis(desc.timeout)) + "ms for " +
+                           op->describe() + " on " + setup_.host->peerName(setup_.rank) + ": " +
+                           who + (apart ? " is not connected yet" : what),
+                       desc.peer);
+  if (apart) {
+    setup_.host->timedOut(desc.peer, op, verdict);
+  } else {
+    setup_.host->fail(verdict);
+  }
 }
 
 void Mailbox::abandon(const Status& cause) {

@@ -62,6 +62,7 @@ void Peers::connect(int peer, TimePoint deadline) {
     return;
   }
   at(peer).wanted = true;
+  warnWhenSlow(peer, deadline);
   if (peer < setup_.rank) {
     knockSoon(peer, deadline);
     return;
@@ -91,6 +92,7 @@ void Peers::connectMail(int peer, TimePoint deadline) {
     checkMail(peer);
     return;
   }
+  warnWhenSlow(peer, deadline);
   if (peer < setup_.rank) {
     // It may have no message for us and so no reason to dial.
     dial(peer, ConnectionKind::kKnock, mailLane(), deadline);
@@ -147,11 +149,15 @@ void Peers::dial(int peer, ConnectionKind kind, int lane, TimePoint deadline) {
 // then it may have done its part before all of its lanes were there, and whoever needs more of it
 // is told.
 void Peers::dialFailed(int peer, const Status& why, bool forMail) {
-  const std::string& text = why.message();
   const bool left = at(peer).left;
+  std::string text = why.message();
+  if (left) {
+    text = name(peer) + " has left the group (" + text + ")";
+  } else if (why.code() == Code::kTimeout) {
+    text += ". " + whatToCheck();
+  }
   if (forMail) {
-    const std::string told = left ? name(peer) + " has left the group (" + text + ")" : text;
-    setup_.observer->mailUnreachable(peer, Status(why.code(), told, peer));
+    setup_.observer->mailUnreachable(peer, Status(why.code(), text, peer));
   } else if (left) {
     setup_.observer->peerLeft(peer);
   } else {
@@ -287,8 +293,10 @@ void Peers::suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdi
   if (failed_ || closed_) {
     return;
   }
-  if (state.control == nullptr) {
-    setup_.observer->peersFailed(verdict);
+  if (state.control == nullptr || op->desc().transfer != OpDesc::Transfer::kNone) {
+    const bool apart = !isComplete(peer) && !state.left;
+    const std::string why = apart ? ": " + whyApart(peer) + ". " + whatToCheck() : "";
+    setup_.observer->peersFailed(Status(verdict.code(), verdict.message() + why, peer));
     return;
   }
   ControlMessage question;
@@ -405,6 +413,7 @@ void Peers::announce(const Status& cause) {
   for (int peer = 0; peer < setup_.world; ++peer) {
     loop_.cancelTimer(at(peer).verdictTimer);
     loop_.cancelTimer(at(peer).knockTimer);
+    loop_.cancelTimer(at(peer).slowTimer);
     if (at(peer).control != nullptr) {
       tell(peer, cause);
     }
@@ -430,6 +439,7 @@ void Peers::close() {
   for (Peer& peer : peers_) {
     loop_.cancelTimer(peer.verdictTimer);
     loop_.cancelTimer(peer.knockTimer);
+    loop_.cancelTimer(peer.slowTimer);
     peer.dialers.clear();
     if (peer.control != nullptr) {
       peer.control->send(goodbye);

@@ -49,6 +49,8 @@ class Peers {
     int world = 1;
     int lanes = 1;
     std::string secret;
+    // A connection that is not made after this long is worth a warning.
+    Duration slow = std::chrono::seconds(10);
   };
 
   explicit Peers(Setup setup);
@@ -80,7 +82,8 @@ class Peers {
 
   // An operation ran out of time waiting for the peer: finds out whether the peer is to blame, or
   // is a victim itself and will hear or give the verdict. At the latest in about a second,
-  // `verdict`.
+  // `verdict`; at once, and with where it was looked for, when the peer is not connected or the
+  // operation is a message for which there is no lane.
   void suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdict);
 
   // Tells all connected peers that the group has failed, and why.
@@ -97,8 +100,10 @@ class Peers {
     bool laneKnock = false;  // the peer has asked to be dialed, for collectives
     bool mailKnock = false;  // the same for messages
     Loop::TimerId knockTimer{};
-    bool left = false;       // said goodbye
-    bool laneEnded = false;  // while it was needed
+    Loop::TimerId slowTimer{};
+    bool slowWatched = false;  // the timer runs, or has led to a warning
+    bool left = false;         // said goodbye
+    bool laneEnded = false;    // while it was needed
     bool controlSeen = false;
     std::vector<bool> laneSeen;
     std::unique_ptr<ControlLink> control;
@@ -126,6 +131,10 @@ class Peers {
   Status leftStatus(int peer) const;
   void dialFailed(int peer, const Status& why, bool forMail);
   void checkMail(int peer);
+  void warnWhenSlow(int peer, TimePoint deadline);
+  bool isComplete(int peer) const;
+  std::string whyApart(int peer) const;
+  static std::string whatToCheck();
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
   std::string name(int peer) const;
 

@@ -19,6 +19,8 @@ constexpr std::chrono::milliseconds kStagger{250};
 constexpr std::chrono::seconds kPatience{1};
 constexpr std::chrono::seconds kHandshakeTime{10};
 
+constexpr char kNoHandshake[] = "it takes the connection, but does not answer the handshake";
+
 // A peer that published its address listens. If every address refuses, its process has ended; we
 // look again a few times, since an overflowing backlog can look like that.
 constexpr int kRounds = 6;
@@ -72,6 +74,7 @@ class Dialer::Attempt final : private EventHandler {
   }
   const Address& address() const { return address_; }
   Refusal refusal() const { return machine_.refusal(); }
+  const char* progress() const { return connected_ ? kNoHandshake : "no answer"; }
 
  private:
   void onEvents(uint32_t events) noexcept override {
@@ -95,7 +98,7 @@ class Dialer::Attempt final : private EventHandler {
       RC_RETURN_IF_ERROR(machine_.start());
       connected_ = true;
       timer_ = dialer_.loop_.startTimer(Clock::now() + kHandshakeTime, [this] {
-        dialer_.onFailed(this, {Code::kTimeout, "it does not answer the handshake"});
+        dialer_.onFailed(this, {Code::kTimeout, kNoHandshake});
       });
       dialer_.onConnected();
     }
@@ -118,13 +121,14 @@ Dialer::Dialer(Loop& loop, SocketOptions options, Target target, TimePoint deadl
       deadline_(deadline),
       done_(std::move(done)),
       roundsLeft_(kRounds),
-      backoff_(kFirstBackoff) {}
+      backoff_(kFirstBackoff),
+      outcomes_(target_.addresses.size(), "not tried yet") {}
 
 Dialer::~Dialer() { loop_.cancelTimer(timer_); }
 
 void Dialer::startRound() {
   nextAddress_ = 0;
-  failures_.clear();
+  roundFailed_ = false;
   code_ = Code::kPeerLost;
   refusedForGood_ = false;
   --roundsLeft_;
@@ -135,23 +139,36 @@ void Dialer::setTimer(TimePoint when, Task task) {
   loop_.cancelTimer(timer_);
   timer_ = loop_.startTimer(std::min(when, deadline_), [this, task = std::move(task)] {
     if (Clock::now() >= deadline_) {
-      finish(Status(Code::kTimeout, "no answer in time"));
+      finish(Status(Code::kTimeout, "no answer in time (" + report() + ")"));
     } else {
       task();
     }
   });
 }
 
-bool Dialer::isTried(const Address& address) const {
-  return std::any_of(attempts_.begin(), attempts_.end(),
-                     [&address](const auto& attempt) { return attempt->address() == address; });
+const Dialer::Attempt* Dialer::attemptAt(const Address& address) const {
+  const auto found =
+      std::find_if(attempts_.begin(), attempts_.end(),
+                   [&address](const auto& attempt) { return attempt->address() == address; });
+  return found == attempts_.end() ? nullptr : found->get();
+}
+
+std::string Dialer::report() const {
+  std::string text;
+  for (size_t i = 0; i < outcomes_.size(); ++i) {
+    const Address& address = target_.addresses[i];
+    const Attempt* attempt = attemptAt(address);
+    text += (text.empty() ? "" : "; ") + address.toString() + ": " +
+            (attempt != nullptr ? attempt->progress() : outcomes_[i]);
+  }
+  return text;
 }
 
 // Tries the next address, or ends the round when there is none.
 void Dialer::startNext() {
   while (nextAddress_ < target_.addresses.size()) {
     const Address& address = target_.addresses[nextAddress_++];
-    if (isTried(address)) {  // since an earlier round
+    if (attemptAt(address) != nullptr) {  // since an earlier round
       continue;
     }
     Result<UniqueFd> fd = startConnect(address, options_);
@@ -177,8 +194,8 @@ void Dialer::endRound() {
   const TimePoint retry = Clock::now() + backoff_;
   const bool mayRetry = roundsLeft_ > 0 && !refusedForGood_;
   if (attempts_.empty() && (!mayRetry || retry >= deadline_)) {
-    finish(Status(code_, failures_));
-  } else if (mayRetry && !failures_.empty()) {
+    finish(Status(code_, report()));
+  } else if (mayRetry && roundFailed_) {
     backoff_ *= 2;
     setTimer(retry, [this] { startRound(); });
   } else {
@@ -216,7 +233,12 @@ void Dialer::remove(Attempt* attempt) {
 }
 
 void Dialer::noteFailure(const Address& address, const Status& why) {
-  failures_ += (failures_.empty() ? "" : "; ") + address.toString() + ": " + why.message();
+  roundFailed_ = true;
+  for (size_t i = 0; i < outcomes_.size(); ++i) {
+    if (target_.addresses[i] == address) {
+      outcomes_[i] = why.message();
+    }
+  }
 }
 
 void Dialer::finish(Result<UniqueFd> result) {
@@ -224,11 +246,9 @@ void Dialer::finish(Result<UniqueFd> result) {
   attempts_.clear();
   if (!result.ok()) {
     const Status failure = result.status();
-    const std::string tried = failure.code() == Code::kTimeout && !failures_.empty()
-                                  ? failure.message() + " (" + failures_ + ")"
-                                  : failure.message();
-    result = Status(failure.code(), "cannot connect to " + target_.peerName + ": " + tried,
-                    target_.hello.toRank);
+    result =
+        Status(failure.code(), "cannot connect to " + target_.peerName + ": " + failure.message(),
+               target_.hello.toRank);
   }
   Done done = std::move(done_);
   done(std::move(result));

@@ -37,13 +37,16 @@ class Dialer {
 
   void start() { startRound(); }
 
+  // Every address and what has come of it so far: "10.0.0.2:29600: no answer; 10.1.0.2:29600: ...".
+  std::string report() const;
+
  private:
   class Attempt;
 
   void startNext();
   void startRound();
   void endRound();
-  bool isTried(const Address& address) const;
+  const Attempt* attemptAt(const Address& address) const;
   void onConnected();
   void onFinished(Attempt* attempt);
   void onFailed(Attempt* attempt, const Status& why);
@@ -62,8 +65,10 @@ class Dialer {
   size_t nextAddress_ = 0;
   int roundsLeft_;
   Duration backoff_;
-  // Of this round: one clause an address, what they amount to, and whether trying again is in vain.
-  std::string failures_;
+  std::vector<std::string> outcomes_;  // by address: how the last attempt ended
+  // Of this round: whether an attempt has failed, what the failures amount to, and whether trying
+  // again is in vain.
+  bool roundFailed_ = false;
   Code code_ = Code::kPeerLost;
   bool refusedForGood_ = false;
   Loop::TimerId timer_{};

@@ -199,6 +199,44 @@ TEST_CASE("one that answers nothing ends the dial at its deadline, and is named"
   CHECK(fd.status().message().find("rank 1 (host b)") != std::string::npos);
 }
 
+TEST_CASE("when time is up every address is named, with what has come of it") {
+  const BlackHole hole;
+  const Address dead = deadAddress();
+  Stranger silent(answering(""));
+  Stranger other(answering("HTTP/1.1 400 Bad Request\r\n\r\n"));
+  const TimePoint start = Clock::now();
+  const Result<UniqueFd> fd =
+      dial({hole.address, dead, other.address, silent.address}, helloOf(0, 1), 1.0);
+  CHECK(secondsSince(start) >= 1.0);
+  CHECK(secondsSince(start) < 1.5);
+  CHECK(fd.status().code() == Code::kTimeout);
+  const std::string message = fd.status().message();
+  CAPTURE(message);
+  CHECK(message.starts_with("cannot connect to rank 1 (host b): no answer in time (" +
+                            hole.address.toString() + ": no answer; " + dead.toString() +
+                            ": connect: Connection refused; " + other.address.toString() + ": "));
+  CHECK(message.ends_with("; " + silent.address.toString() +
+                          ": it takes the connection, but does not answer the handshake)"));
+}
+
+TEST_CASE("one that answers nothing holds the peer's next address up by the stagger alone") {
+  const BlackHole hole;
+  TestListener listener;
+  const TimePoint start = Clock::now();
+  CHECK(dial({hole.address, listener.address()}, helloOf(0, 1)).ok());
+  CHECK(secondsSince(start) >= 0.2);
+  CHECK(secondsSince(start) < 0.7);
+}
+
+TEST_CASE("the deadline comes before all addresses were tried") {
+  const BlackHole hole;
+  const Address dead = deadAddress();
+  const Result<UniqueFd> fd = dial({hole.address, dead}, helloOf(0, 1), 0.1);
+  CHECK(fd.status().message() == "cannot connect to rank 1 (host b): no answer in time (" +
+                                     hole.address.toString() + ": no answer; " + dead.toString() +
+                                     ": not tried yet)");
+}
+
 TEST_CASE("another version is named with both numbers") {
   Stranger stranger(answering(prologueOf(7, kRefusalType, Refusal::kVersion)));
   const Result<UniqueFd> fd = dial({stranger.address}, helloOf(0, 1));

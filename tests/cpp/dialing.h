@@ -5,6 +5,7 @@
 #include "net/listener.h"
 #include "net/socket.h"
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -119,6 +120,29 @@ inline Result<UniqueFd> dial(const std::vector<Address>& addresses, const Hello&
   });
   return promise.get_future().get();
 }
+
+// An address that answers nothing at all, like one behind a firewall that drops packets: a listener
+// whose queue of connections to accept is full.
+class BlackHole {
+ public:
+  BlackHole() : listening_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    address = Address::parseHost("127.0.0.1", 0).value();
+    REQUIRE(::bind(listening_.get(), address.raw(), address.length) == 0);
+    REQUIRE(::listen(listening_.get(), 0) == 0);
+    address = localAddress(listening_.get());
+    for (UniqueFd& caller : callers_) {
+      Result<UniqueFd> fd = startConnect(address, {});
+      REQUIRE(fd.ok());
+      caller = std::move(*fd);
+    }
+  }
+
+  Address address;
+
+ private:
+  UniqueFd listening_;
+  std::array<UniqueFd, 3> callers_;
+};
 
 // A plain blocking connection: what a stranger has.
 inline UniqueFd connectPlainly(const Address& to) {

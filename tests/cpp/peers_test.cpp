@@ -1,6 +1,6 @@
 #include "engine/peers.h"
 
-#include "looping.h"
+#include "dialing.h"
 #include "net/lane.h"
 #include "net/listener.h"
 #include "net/socket.h"
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kLanes = 2;
+constexpr auto kSlow = 400ms;
 
 // One rank: its listener and its peers, on a loop of its own.
 class Rank final : public PeersObserver {
@@ -40,6 +42,7 @@ class Rank final : public PeersObserver {
     setup.world = world;
     setup.lanes = kLanes;
     setup.secret = secret;
+    setup.slow = kSlow;
     loop.run([&] {
       peers = std::make_unique<Peers>(setup);
       listener_ = std::make_unique<Listener>(*loop, std::move(*fd), SocketOptions(), logger_);
@@ -86,8 +89,8 @@ class Rank final : public PeersObserver {
   bool hasLane(int peer, int lane) {
     return loop.run([&] { return lanes_[peer].contains(lane); });
   }
-  void connect(int peer) {
-    loop.run([&] { peers->connect(peer, Clock::now() + 10s); });
+  void connect(int peer, Duration time = 10s) {
+    loop.run([&] { peers->connect(peer, Clock::now() + time); });
   }
   void connectMail(int peer) {
     loop.run([&] { peers->connectMail(peer, Clock::now() + 10s); });
@@ -121,6 +124,12 @@ class Rank final : public PeersObserver {
     return loop.run([&] { return heard_; });
   }
 
+  std::vector<std::string> warnings() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return warnings_;
+  }
+  std::string address() const { return candidates().addresses.front().address.toString(); }
+
   TestLoop loop;
   std::unique_ptr<Peers> peers;
   std::atomic<int> left{-1};
@@ -130,7 +139,12 @@ class Rank final : public PeersObserver {
  private:
   const int world_;
   uint16_t port_ = 0;
-  const Logger logger_;
+  const Logger logger_{LogLevel::kWarning, [this](LogLevel, const std::string& text) {
+                         std::lock_guard<std::mutex> lock(mutex_);
+                         warnings_.push_back(text);
+                       }};
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
   std::unique_ptr<Listener> listener_;
   std::map<int, std::map<int, UniqueFd>> lanes_;
   Status cause_;
@@ -154,7 +168,7 @@ struct Pair {
   Rank high{1, 2};
 };
 
-Hello helloOf(int from, int to, ConnectionKind kind, uint16_t lane = 0) {
+Hello groupHello(int from, int to, ConnectionKind kind, uint16_t lane = 0) {
   Hello hello;
   hello.group = groupIdOf("test");
   hello.generation = 3;
@@ -202,23 +216,23 @@ TEST_CASE("a rank that is waited for in vain is asked to come") {
 
 TEST_CASE("who is let in: the right group, rank, world and generation, and each lane once") {
   Rank middle(1, 3);
-  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData)) == Refusal::kNone);
-  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData, kLanes)) == Refusal::kNone);
-  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kData, kLanes + 1)) == Refusal::kMalformed);
-  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kControl)) == Refusal::kNone);
-  CHECK(middle.admits(helloOf(2, 1, ConnectionKind::kKnock)) == Refusal::kNone);
-  CHECK(middle.admits(helloOf(2, 1, ConnectionKind::kData)) == Refusal::kWrongRank);
-  CHECK(middle.admits(helloOf(0, 1, ConnectionKind::kKnock)) == Refusal::kWrongRank);
-  CHECK(middle.admits(helloOf(0, 2, ConnectionKind::kData)) == Refusal::kWrongRank);
-  Hello hello = helloOf(0, 1, ConnectionKind::kData);
+  CHECK(middle.admits(groupHello(0, 1, ConnectionKind::kData)) == Refusal::kNone);
+  CHECK(middle.admits(groupHello(0, 1, ConnectionKind::kData, kLanes)) == Refusal::kNone);
+  CHECK(middle.admits(groupHello(0, 1, ConnectionKind::kData, kLanes + 1)) == Refusal::kMalformed);
+  CHECK(middle.admits(groupHello(0, 1, ConnectionKind::kControl)) == Refusal::kNone);
+  CHECK(middle.admits(groupHello(2, 1, ConnectionKind::kKnock)) == Refusal::kNone);
+  CHECK(middle.admits(groupHello(2, 1, ConnectionKind::kData)) == Refusal::kWrongRank);
+  CHECK(middle.admits(groupHello(0, 1, ConnectionKind::kKnock)) == Refusal::kWrongRank);
+  CHECK(middle.admits(groupHello(0, 2, ConnectionKind::kData)) == Refusal::kWrongRank);
+  Hello hello = groupHello(0, 1, ConnectionKind::kData);
   hello.worldSize = 4;
   CHECK(middle.admits(hello) == Refusal::kWrongWorld);
-  hello = helloOf(0, 1, ConnectionKind::kData);
+  hello = groupHello(0, 1, ConnectionKind::kData);
   hello.generation = 2;
   CHECK(middle.admits(hello) == Refusal::kWrongGeneration);
   Pair pair;
   pair.connectBoth();
-  hello = helloOf(0, 1, ConnectionKind::kData, 1);
+  hello = groupHello(0, 1, ConnectionKind::kData, 1);
   hello.worldSize = 2;
   CHECK(pair.high.admits(hello) == Refusal::kDuplicate);
   pair.high.loop.run([&] { pair.high.peers->close(); });
@@ -291,6 +305,79 @@ TEST_CASE(
   CHECK(pair.low.cause().ok());
   REQUIRE(pair.low.failsWith(Code::kMismatch));
   CHECK(Clock::now() - start < 1s);
+}
+
+TEST_CASE(
+    "a peer that is not reached is warned of once, and named with its addresses in the error") {
+  const BlackHole hole;
+  Rank low(0, 2);
+  Rank high(1, 2);
+  Candidates swallowed = high.candidates();
+  swallowed.addresses.front().address = hole.address;
+  const std::vector<Candidates> all = {low.candidates(), swallowed};
+  low.introduce(all);
+  high.introduce(all);
+  const std::string at = "127.0.0.1:" + std::to_string(hole.address.port());
+  const TimePoint start = Clock::now();
+  low.connect(1, 1500ms);
+  high.connect(0, 1500ms);
+
+  REQUIRE(eventually(3s, [&] { return !low.warnings().empty() && !high.warnings().empty(); }));
+  CHECK(Clock::now() - start >= kSlow);
+  CHECK(Clock::now() - start < kSlow + 500ms);
+  const std::string warned = low.warnings().front();
+  CHECK(warned.starts_with("still not connected with rank 1 after 0.4 s: tried " + at +
+                           ": no answer. It goes on trying for up to another 1.1 s. Check that"));
+  CHECK(warned.find("RINGCOMM_PORT") != std::string::npos);
+  CHECK(warned.find("RINGCOMM_INTERFACES") != std::string::npos);
+  const std::string waiting = "no connection from it has arrived here (rank 1, listening at " + at +
+                              "), although it answers when it is called";
+  CHECK(high.warnings().front().starts_with("still not connected with rank 0 after 0.4 s: " +
+                                            waiting));
+
+  const auto op = std::make_shared<Op>(OpDesc(), 7, Clock::now());
+  high.loop.run([&] { high.peers->suspect(0, op, {Code::kTimeout, "Timed out", 0}); });
+  CHECK(high.cause().code() == Code::kTimeout);
+  CHECK(high.cause().message().starts_with("Timed out: " + waiting + ". Check that"));
+
+  REQUIRE(low.failsWith(Code::kTimeout));
+  CHECK(Clock::now() - start < 2s);
+  CHECK(low.cause().message().starts_with("cannot connect to rank 1: no answer in time (" + at +
+                                          ": no answer). Check that no firewall"));
+  CHECK(low.warnings().size() == 1);
+  CHECK(high.warnings().size() == 1);
+}
+
+TEST_CASE("a rank that neither is called nor reaches its caller says both") {
+  const BlackHole hole;
+  Rank high(1, 2);
+  Candidates swallowed = high.candidates();
+  swallowed.addresses.front().address = hole.address;
+  high.introduce({swallowed, high.candidates()});
+  high.connectMail(0);
+  REQUIRE(eventually(3s, [&] { return !high.warnings().empty(); }));
+  const std::string warned = high.warnings().front();
+  CAPTURE(warned);
+  CHECK(warned.find("no connection from it has arrived here (rank 1, listening at " +
+                    high.address() + "), nor does it answer: tried " + hole.address.toString() +
+                    ": no answer. It goes on trying for up to another 9.6 s.") !=
+        std::string::npos);
+}
+
+TEST_CASE("nothing is said of a peer that was connected, or whose deadline comes first") {
+  Pair pair;
+  pair.connectBoth();
+  const BlackHole hole;
+  Rank low(0, 2);
+  Candidates swallowed = low.candidates();
+  swallowed.addresses.front().address = hole.address;
+  low.introduce({low.candidates(), swallowed});
+  low.connect(1, kSlow - 100ms);
+  std::this_thread::sleep_for(kSlow + 200ms);
+  CHECK(low.cause().code() == Code::kTimeout);
+  CHECK(low.warnings().empty());
+  CHECK(pair.low.warnings().empty());
+  CHECK(pair.high.warnings().empty());
 }
 
 TEST_CASE("different secrets end in a refusal that names the peer") {

@@ -9,12 +9,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from fault.harness import Link, Ranks
+from fault.harness import Link, Ranks, failure_of, listening_port
 
 TIMEOUT = 3.0
 NET = "10.213.7"
@@ -159,4 +160,55 @@ def test_an_address_that_swallows_what_is_sent_to_it_costs_little_time(hosts: li
             took, value = ranks.event(rank, "reduced").value
             assert value == 2
             assert took < 4.0
+        ranks.check_end([0, 1])
+
+
+DROPPED_TIME = 13.0
+
+
+def call_through_firewall(link: Link) -> None:
+    log = os.open(link.extra["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    link.start_group(timeout=DROPPED_TIME)
+    link.say("joined")
+    link.wait_for_word()
+    tensor = torch.ones(10)
+    link.say("error", failure_of(lambda: dist.all_reduce(tensor)))
+
+
+def test_a_firewall_that_drops_packets_is_warned_of_and_named(
+    hosts: list[str], tmp_path: Path
+) -> None:
+    # What rank 0 sends to rank 1's port vanishes on host 1; the store, on host 0, is reached.
+    ip("-n", hosts[1], "route", "add", "blackhole", f"{NET}.1", "table", "77")
+    logs = [tmp_path / f"log{rank}" for rank in range(2)]
+    extra = {rank: {"enter": Enter(hosts[rank]), "log": str(logs[rank])} for rank in range(2)}
+    store = (f"{NET}.1:29599", 0)
+    environment = {"MASTER_ADDR": f"{NET}.1"}
+    with Ranks(
+        call_through_firewall, 2, extra=extra, store=store, environment=environment
+    ) as ranks:
+        ranks.all_say("joined")
+        port = listening_port(ranks.pid(1))
+        answers = ("from", "all", "ipproto", "tcp", "sport", str(port), "lookup", "77")
+        ip("-n", hosts[1], "rule", "add", *answers)
+        since = time.monotonic()
+        for rank in (0, 1):
+            ranks.tell(rank)
+        time.sleep(11.5)
+        at = f"{NET}.2:{port}"
+        first, second = (log.read_text() for log in logs)
+        assert first.count("still not connected with rank 1 (") == 1, first
+        assert f"after 10 s: tried {at}: no answer" in first
+        assert "RINGCOMM_PORT" in first
+        assert "RINGCOMM_INTERFACES" in first
+        assert second.count("still not connected with rank 0 (") == 1, second
+        assert "no connection from it has arrived here (rank 1 (" in second
+        assert f"listening at {at}" in second
+        for rank, words in [(0, f"{at}: no answer"), (1, f"listening at {at}")]:
+            event = ranks.event(rank, "error", DROPPED_TIME)
+            assert event.value is not None
+            assert words in event.value.text
+            assert f"rank {1 - rank} (" in event.value.text
+            assert DROPPED_TIME - 0.5 <= event.at - since < DROPPED_TIME + 1.0
         ranks.check_end([0, 1])
