@@ -290,7 +290,7 @@ void Peers::onMessage(int peer, const ControlMessage& message) {
 
 void Peers::suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdict) {
   Peer& state = at(peer);
-  if (failed_ || closed_) {
+  if (failed_ || closed_ || state.laneEnded) {
     return;
   }
   if (state.control == nullptr || op->desc().transfer != OpDesc::Transfer::kNone) {
@@ -313,7 +313,7 @@ void Peers::suspect(int peer, const std::shared_ptr<Op>& op, const Status& verdi
 void Peers::compare(int peer, const std::shared_ptr<Op>& op, const ControlMessage& note,
                     const Status& verdict) {
   Peer& state = at(peer);
-  if (failed_ || closed_) {
+  if (failed_ || closed_ || state.laneEnded) {
     return;
   }
   if (state.control != nullptr) {
@@ -340,7 +340,6 @@ void Peers::onAnswer(int peer, const ControlMessage& answer) {
 
 // An operation may have been completed while its peer was questioned; then all is well.
 void Peers::decide(int peer, const Status& verdict) {
-  at(peer).verdictDue = false;
   const std::shared_ptr<Op> op = at(peer).about.lock();
   if (op == nullptr || !op->done()) {
     setup_.observer->peersFailed(verdict);
@@ -350,7 +349,6 @@ void Peers::decide(int peer, const Status& verdict) {
 void Peers::decideLater(int peer, Duration delay, const Status& verdict) {
   Peer& state = at(peer);
   loop_.cancelTimer(state.verdictTimer);
-  state.verdictDue = true;
   state.verdictTimer =
       loop_.startTimer(Clock::now() + delay, [this, peer, verdict] { decide(peer, verdict); });
 }
@@ -371,7 +369,7 @@ void Peers::onControlEnded(int peer, const Status& why) {
 
 void Peers::laneLost(int peer, int error) {
   Peer& state = at(peer);
-  if (failed_ || closed_ || state.verdictDue) {
+  if (failed_ || closed_ || state.laneEnded) {
     return;
   }
   if (state.control != nullptr) {
@@ -385,6 +383,8 @@ void Peers::laneLost(int peer, int error) {
     return;
   }
   state.laneEnded = true;
+  state.about.reset();  // whatever it was suspected of before, this is certain
+  state.suspicion = Status();
   const std::string what = error > 0 ? std::strerror(error) : "closed by the peer";
   decideLater(peer, kVerdictTime,
               {Code::kPeerLost, "lost the connection with " + name(peer) + ": " + what, peer});

@@ -109,7 +109,6 @@ class Peers {
     std::unique_ptr<ControlLink> control;
     std::list<std::unique_ptr<Dialer>> dialers;
     Loop::TimerId verdictTimer{};
-    bool verdictDue = false;
     Status suspicion;         // what to say when a suspect proves guilty
     std::weak_ptr<Op> about;  // unless this operation is done by then
   };

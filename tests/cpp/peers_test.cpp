@@ -265,6 +265,19 @@ TEST_CASE("a peer that leaves in order is lost only to who needs it afterwards")
   CHECK(pair.high.cause().message() == pair.high.gone().message());
 }
 
+TEST_CASE("a lost lane is told, also of a peer that was suspected of something else before") {
+  Pair pair;
+  pair.connectBoth();
+  const auto op = std::make_shared<Op>(OpDesc(), 1, Clock::now());
+  pair.low.loop.run([&] {
+    pair.low.peers->compare(1, op, {}, {Code::kMismatch, "perhaps", 1});
+    op->completeShare({});  // so it was nothing
+    pair.low.peers->laneLost(1, ECONNRESET);
+  });
+  REQUIRE(pair.low.failsWith(Code::kPeerLost));
+  CHECK(pair.low.cause().message().find("lost the connection with rank 1") == 0);
+}
+
 TEST_CASE("a peer that leaves before all of its lanes are there is lost only to who needs them") {
   Pair pair;
   pair.high.refusedLane = 1;
