@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -273,8 +274,14 @@ void Mailbox::abandon(const Status& cause) {
   letters_.clear();
   unmatched_.clear();
   receives_.clear();
-  const auto ended = std::exchange(pending_, {});
-  for (const auto& [_, entry] : ended) {
+  std::vector<Pending> ended;
+  std::transform(pending_.begin(), pending_.end(), std::back_inserter(ended),
+                 [](const auto& entry) { return entry.second; });
+  pending_.clear();
+  std::sort(ended.begin(), ended.end(), [](const Pending& a, const Pending& b) {
+    return a.timer.second < b.timer.second;  // in the order in which they were called
+  });
+  for (const Pending& entry : ended) {
     loop_.cancelTimer(entry.timer);
     loop_.release();
     entry.op->completeShare(cause);

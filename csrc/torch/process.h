@@ -11,6 +11,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <utility>
 
 // What a process has once: the engine, the completers, and where messages go. For
 // backend.cpp and work.cpp.
@@ -68,7 +69,8 @@ inline std::string lateOptions(const Options& holding, const Options& options, c
 // that was there already.
 inline std::shared_ptr<Engine> sharedEngine(const Options& options, int localRanks, int rank,
                                             const std::function<void(const Options&)>& onOther) {
-  // Also where the engine exists and does not ask any more.
+  // Bad values are told also where the engine exists and does not ask any more.
+  Logger logger = stderrLogger(options, rank);
   if (const auto isa = selectIsa(options.isa); !isa.ok()) {
     std::rethrow_exception(exceptionOf(isa.status(), "starting"));
   }
@@ -78,7 +80,7 @@ inline std::shared_ptr<Engine> sharedEngine(const Options& options, int localRan
   std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<Engine> engine = current.lock();
   if (engine == nullptr || engine->forked()) {
-    auto made = Engine::create(options, localRanks, stderrLogger(options, rank));
+    auto made = Engine::create(options, localRanks, std::move(logger));
     if (!made.ok()) {
       std::rethrow_exception(exceptionOf(made.status(), "starting"));
     }
