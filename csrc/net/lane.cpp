@@ -16,7 +16,7 @@ namespace {
 // has to arrive for that: more where the message is longer, so that the rest hides the delay.
 // Within a host the sender is at work at the same time, and both would wait for each other by
 // turns.
-constexpr uint64_t kExpectFrom = uint64_t{4} << 20;
+constexpr uint64_t kExpectFrom = uint64_t{256} << 10;
 constexpr uint64_t kLeastLowWater = uint64_t{32} << 10;
 constexpr uint64_t kMostLowWater = uint64_t{256} << 10;
 constexpr uint64_t kLowWaterShare = 8;

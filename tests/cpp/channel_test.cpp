@@ -1,6 +1,7 @@
 #include "engine/channel.h"
 
 #include "looping.h"
+#include "sockets.h"
 
 #include <doctest/doctest.h>
 
@@ -74,11 +75,7 @@ struct OneStep {
 // A channel on the loop with the other end as a plain socket.
 class Fixture {
  public:
-  Fixture() {
-    int fds[2];
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-    near = UniqueFd(fds[0]);
-    far = UniqueFd(fds[1]);
+  explicit Fixture(Pair pair = unixPair()) : near(std::move(pair.a)), far(std::move(pair.b)) {
     loop.run([&] { channel = std::make_unique<Channel>(*loop, observer, 1, kSlice); });
   }
   ~Fixture() {
@@ -176,6 +173,25 @@ TEST_CASE("a message is taken in whatever pieces it arrives, reduced or in place
       }
       CHECK(wrong == 0);
     }
+  }
+}
+
+// The socket tells of bytes only when there are enough of them: it must not wait for more than
+// come.
+TEST_CASE("the end of a long message is taken although an element was broken before it") {
+  for (const size_t end : {size_t{1}, size_t{101}, size_t{500}}) {
+    CAPTURE(end);
+    Fixture fixture(tcpPair(0));
+    OneStep mine(StepKind::kRecvReduce, 50'000, 1);
+    const OneStep theirs(StepKind::kSend, 50'000, 5);
+    const std::string message = messageOf(theirs);
+    fixture.start(mine);
+    fixture.give(message.substr(0, message.size() - end), 1 << 20);
+    const uint64_t whole = 400'000 / 8 - (end + 7) / 8;
+    REQUIRE(eventually(
+        5s, [&] { return fixture.loop.run([&] { return mine.run->moved(0) == whole * 8; }); }));
+    fixture.give(message.substr(message.size() - end), end);
+    CHECK(eventually(5s, [&] { return fixture.observer.done.load(); }));
   }
 }
 

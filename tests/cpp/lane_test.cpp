@@ -1,7 +1,7 @@
 #include "net/lane.h"
 
 #include "looping.h"
-#include "net/socket.h"
+#include "sockets.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 using namespace ringcomm;
@@ -20,32 +19,6 @@ using namespace ringcomm::testing;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct Pair {
-  UniqueFd a;
-  UniqueFd b;
-};
-
-Pair unixPair() {
-  int fds[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-Pair tcpPair(int bufferBytes) {
-  const SocketOptions options{bufferBytes, ""};
-  Result<UniqueFd> listening = listenOnAll(0, options);
-  REQUIRE(listening.ok());
-  const Address to = Address::parseHost("127.0.0.1", localAddress(listening->get()).port()).value();
-  Result<UniqueFd> dialed = startConnect(to, options);
-  REQUIRE(dialed.ok());
-  int accepted = -1;
-  REQUIRE(eventually(1s, [&] {
-    accepted = ::accept4(listening->get(), nullptr, nullptr, SOCK_NONBLOCK);
-    return accepted >= 0;
-  }));
-  return {std::move(*dialed), UniqueFd(accepted)};
-}
 
 std::string randomBytesOf(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
