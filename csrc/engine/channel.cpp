@@ -198,7 +198,7 @@ bool Channel::receiveSome(Transfer& transfer) noexcept {
   Run& run = *transfer.run;
   const Step& step = run.step(transfer.step);
   const uint64_t left = step.bytes - run.moved(transfer.step);
-  lane_->expect(left - carryBytes_, step.bytes);
+  lane_->expect(left - carryBytes_, step.bytes);  // a broken element's beginning is here already
   if (!receives_.inFrame) {
     receives_.frameLeft = static_cast<uint32_t>(std::min<uint64_t>(sliceBytes_, left));
     receives_.headerDone = 0;

