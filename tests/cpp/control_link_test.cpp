@@ -1,6 +1,7 @@
 #include "net/control_link.h"
 
 #include "looping.h"
+#include "sockets.h"
 
 #include <doctest/doctest.h>
 
@@ -30,9 +31,8 @@ ControlMessage goodbye() {
 class Fixture {
  public:
   Fixture() {
-    int fds[2];
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-    far = UniqueFd(fds[1]);
+    Pair pair = unixPair();
+    far = std::move(pair.b);
     loop.run([&] {
       ControlLink::Callbacks callbacks;
       callbacks.message = [this](const ControlMessage& message) {
@@ -44,7 +44,7 @@ class Fixture {
         link.reset();  // as the contract allows
         ended = true;
       };
-      link = std::make_unique<ControlLink>(*loop, UniqueFd(fds[0]), std::move(callbacks));
+      link = std::make_unique<ControlLink>(*loop, std::move(pair.a), std::move(callbacks));
       REQUIRE(link->start().ok());
     });
   }

@@ -71,4 +71,17 @@ inline bool contains(const Status& status, const std::string& words) {
   return status.message().find(words) != std::string::npos;
 }
 
+// On every rank within a second one error that says all of these.
+inline void checkMismatch(const std::vector<Ending>& ends, const std::vector<std::string>& words) {
+  for (const Ending& end : ends) {
+    CAPTURE(end.status.message());
+    CHECK(end.status.code() == Code::kMismatch);
+    for (const std::string& word : words) {
+      CAPTURE(word);
+      CHECK(contains(end.status, word));
+    }
+    CHECK(end.seconds < 1.0 * kSlowness);
+  }
+}
+
 }  // namespace ringcomm::testing

@@ -1,4 +1,5 @@
-#include "cluster.h"
+#include "endings.h"
+#include "messages.h"
 
 #include <doctest/doctest.h>
 
@@ -9,14 +10,6 @@
 
 using namespace ringcomm;
 using namespace ringcomm::testing;
-
-namespace {
-
-bool contains(const Status& status, const std::string& words) {
-  return status.message().find(words) != std::string::npos;
-}
-
-}  // namespace
 
 TEST_CASE("secrets that differ end the meeting at once, on both ranks, with the reason") {
   for (const bool oneHasNone : {false, true}) {
@@ -80,24 +73,13 @@ TEST_CASE("an operation that waits for a rank to dial learns that the rank has l
   runCluster(2, Options(), [](Member& member) {
     if (member.rank == 0) {
       // Point-to-point brings the control link up, but no lane for collectives.
-      std::vector<float> data(1);
-      OpDesc receive;
-      receive.transfer = OpDesc::Transfer::kReceive;
-      receive.peer = 1;
-      receive.dtype = DType::kFloat32;
-      receive.count = 1;
-      receive.buffers = {{reinterpret_cast<std::byte*>(data.data()), 4}};
-      CHECK(member.call(std::move(receive)).ok());
+      Bytes word(1);
+      CHECK(member.call(receiveInto(word, 1)).ok());
       return;  // and leaves
     }
+    Bytes word(1);
+    CHECK(member.call(sendOf(word, 0)).ok());
     std::vector<float> data(1, 7);
-    OpDesc send;
-    send.transfer = OpDesc::Transfer::kSend;
-    send.peer = 0;
-    send.dtype = DType::kFloat32;
-    send.count = 1;
-    send.buffers = {{reinterpret_cast<std::byte*>(data.data()), 4}};
-    CHECK(member.call(std::move(send)).ok());
     const TimePoint start = Clock::now();
     const Status status = member.allReduce(data, DType::kFloat32);
     CAPTURE(status.message());

@@ -29,6 +29,12 @@ std::string randomBytesOf(size_t size, uint64_t seed) {
 
 iovec pieceOf(std::string& text, size_t from, size_t size) { return {text.data() + from, size}; }
 
+class CountingOwner final : public LaneOwner {
+ public:
+  void onLaneReady() noexcept override { ++calls; }
+  std::atomic<int> calls{0};
+};
+
 // Sends and receives whole streams, cut at random into one to three pieces a call.
 class Pump final : public LaneOwner {
  public:
@@ -178,11 +184,7 @@ TEST_CASE("a reset is an error with its number, for reader and writer") {
 TEST_CASE("a lane that would block says so without a system call until it is ready again") {
   const TestLoop loop;
   Pair pair = unixPair();
-  class Owner final : public LaneOwner {
-   public:
-    void onLaneReady() noexcept override { ++calls; }
-    std::atomic<int> calls{0};
-  } owner;
+  CountingOwner owner;
   std::unique_ptr<TcpLane> lane;
   loop.run([&] { lane = std::make_unique<TcpLane>(*loop, std::move(pair.a), owner); });
   REQUIRE(eventually(1s, [&] { return owner.calls > 0; }));
@@ -214,11 +216,7 @@ TEST_CASE("a lane that would block says so without a system call until it is rea
 TEST_CASE("what has come can be looked at without being taken, also below the low-water mark") {
   const TestLoop loop;
   Pair pair = tcpPair(0);
-  class Owner final : public LaneOwner {
-   public:
-    void onLaneReady() noexcept override { ++calls; }
-    std::atomic<int> calls{0};
-  } owner;
+  CountingOwner owner;
   std::unique_ptr<TcpLane> lane;
   loop.run([&] {
     lane = std::make_unique<TcpLane>(*loop, std::move(pair.a), owner);

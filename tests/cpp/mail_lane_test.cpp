@@ -1,6 +1,7 @@
 #include "engine/mail_lane.h"
 
 #include "looping.h"
+#include "sockets.h"
 
 #include <doctest/doctest.h>
 
@@ -116,12 +117,11 @@ std::string eager(uint64_t id, size_t bytes) {
 class Fixture {
  public:
   Fixture() {
-    int fds[2];
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-    far = UniqueFd(fds[1]);
-    loop.run([&, near = fds[0]] {
+    Pair pair = unixPair();
+    far = std::move(pair.b);
+    loop.run([&] {
       lane = std::make_unique<MailLane>(*loop, keeper, 1, kSlice);
-      REQUIRE(lane->attach(UniqueFd(near)).ok());
+      REQUIRE(lane->attach(std::move(pair.a)).ok());
     });
   }
   ~Fixture() {
@@ -482,18 +482,16 @@ TEST_CASE("what is sent before there is a connection goes out when there is one"
   Keeper keeper;
   std::unique_ptr<MailLane> lane;
   auto data = pattern(10, 1);
-  int fds[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-  UniqueFd far(fds[1]);
+  Pair pair = unixPair();
   loop.run([&] {
     lane = std::make_unique<MailLane>(*loop, keeper, 1, kSlice);
     lane->send(sendOp(data));
     CHECK_FALSE(lane->connected());
   });
-  loop.run([&] { REQUIRE(lane->attach(UniqueFd(fds[0])).ok()); });
+  loop.run([&] { REQUIRE(lane->attach(std::move(pair.a)).ok()); });
   CHECK(eventually(2s, [&] { return keeper.sends == 1; }));
   char buffer[100];
-  CHECK(::recv(far.get(), buffer, sizeof buffer, 0) ==
+  CHECK(::recv(pair.b.get(), buffer, sizeof buffer, 0) ==
         static_cast<ssize_t>(kFrameHeaderBytes + data.size()));
   loop.run([&] { lane.reset(); });
 }

@@ -1,49 +1,14 @@
 #include "cluster.h"
 #include "engine/mailbox.h"
+#include "messages.h"
 
 #include <doctest/doctest.h>
-
-#include <random>
 
 using namespace ringcomm;
 using namespace ringcomm::testing;
 using namespace std::chrono_literals;
 
 // Messages in groups whose ranks leave, and in great numbers.
-namespace {
-
-using Bytes = std::vector<std::byte>;
-
-OpDesc transfer(OpDesc::Transfer kind, Bytes& data, int peer, int tag) {
-  OpDesc desc;
-  desc.transfer = kind;
-  desc.dtype = DType::kUInt8;
-  desc.peer = peer;
-  desc.tag = tag;
-  desc.count = data.size();
-  desc.buffers = {{data.data(), data.size()}};
-  desc.timeout = 30s;
-  return desc;
-}
-
-OpDesc sendOf(Bytes& data, int peer, int tag = 0) {
-  return transfer(OpDesc::Transfer::kSend, data, peer, tag);
-}
-OpDesc receiveInto(Bytes& data, int peer, int tag = 0) {
-  return transfer(OpDesc::Transfer::kReceive, data, peer, tag);
-}
-
-Bytes message(size_t bytes, uint64_t salt) {
-  std::mt19937_64 random(salt);
-  Bytes made(bytes);
-  for (size_t i = 0; i < bytes; ++i) {
-    made[i] =
-        static_cast<std::byte>(i % 64 == 0 ? random() : static_cast<uint64_t>(made[i - 1]) + 1);
-  }
-  return made;
-}
-
-}  // namespace
 
 TEST_CASE("a receive from anybody outlives those who leave in order, but the last") {
   runCluster(3, Options(), [](Member& member) {

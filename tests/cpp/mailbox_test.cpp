@@ -2,6 +2,8 @@
 
 #include "cluster.h"
 #include "looping.h"
+#include "messages.h"
+#include "sockets.h"
 
 #include <doctest/doctest.h>
 
@@ -19,47 +21,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-OpDesc transfer(OpDesc::Transfer kind, Bytes& data, int peer, int tag) {
-  OpDesc desc;
-  desc.transfer = kind;
-  desc.dtype = DType::kUInt8;
-  desc.peer = peer;
-  desc.tag = tag;
-  desc.count = data.size();
-  desc.buffers = {{data.data(), data.size()}};
-  desc.timeout = 30s;
-  return desc;
-}
-
-OpDesc sendOf(Bytes& data, int peer, int tag = 0) {
-  return transfer(OpDesc::Transfer::kSend, data, peer, tag);
-}
-OpDesc receiveInto(Bytes& data, int peer, int tag = 0) {
-  return transfer(OpDesc::Transfer::kReceive, data, peer, tag);
-}
-
-Bytes message(size_t bytes, uint64_t salt) {
-  std::mt19937_64 random(salt);
-  Bytes made(bytes);
-  for (size_t i = 0; i < bytes; ++i) {
-    made[i] =
-        static_cast<std::byte>(i % 64 == 0 ? random() : static_cast<uint64_t>(made[i - 1]) + 1);
-  }
-  return made;
-}
-
 // A mailbox of rank 0 of 2 whose peer is a plain socket.
 class Fixture final : public ShareHost {
  public:
   explicit Fixture(int world = 2) {
-    int fds[2];
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-    far = UniqueFd(fds[1]);
-    loop.run([&, near = fds[0]] {
+    Pair pair = unixPair();
+    far = std::move(pair.b);
+    loop.run([&] {
       mailbox = std::make_unique<Mailbox>(Mailbox::Setup{this, &*loop, 0, world, 4096});
-      mailbox->attach(1, UniqueFd(near));
+      mailbox->attach(1, std::move(pair.a));
     });
   }
   ~Fixture() {

@@ -13,21 +13,9 @@ import torch.distributed as dist
 import ringcomm
 from dist.pool import ranks
 from dist.test_gather_broadcast import bits, part_of
+from dist.test_p2p import filled, wait_all
 from dist.worker import group, place
 from dist.wrong import assert_group_works, assert_refused, raw
-
-EAGER = 64 << 10
-CREDIT = 2 << 20
-COUNTS = (0, 1, 7, EAGER // 4 - 1, EAGER // 4, EAGER // 4 + 1, 300_000, 2_000_003)
-
-
-def filled(value, count=5, dtype=torch.float32):
-    return torch.full((count,), value, dtype=dtype)
-
-
-def wait_all(works):
-    for work in works:
-        assert work.wait() is True
 
 
 @pytest.mark.parametrize("count", [4, 300_000])

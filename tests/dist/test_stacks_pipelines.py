@@ -22,6 +22,11 @@ from dist.training import network
 from dist.worker import place
 
 
+def batch(size):
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(size, 6, generator=generator), torch.randn(size, 3, generator=generator)
+
+
 @pytest.mark.parametrize("schedule", [ScheduleGPipe, Schedule1F1B])
 @ranks(2)
 def test_pipeline_trains_as_one_process(schedule):
@@ -30,9 +35,7 @@ def test_pipeline_trains_as_one_process(schedule):
     parts = [copy.deepcopy(reference)[:2], copy.deepcopy(reference)[2:]]
     stage = PipelineStage(parts[here.rank], here.rank, 2, torch.device("cpu"))
     pipeline = schedule(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(16, 6, generator=generator)
-    targets = torch.randn(16, 3, generator=generator)
+    inputs, targets = batch(16)
     for _ in range(2):
         reference.zero_grad()
         parts[here.rank].zero_grad()
@@ -76,9 +79,7 @@ def test_two_stages_a_rank(schedule, owned):
     parts = {index: copy.deepcopy(reference[index]) for index in mine}
     stages = [PipelineStage(parts[index], index, 4, torch.device("cpu")) for index in mine]
     pipeline = schedule(stages, n_microbatches=4, loss_fn=nn.functional.mse_loss)
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(8, 6, generator=generator)
-    targets = torch.randn(8, 3, generator=generator)
+    inputs, targets = batch(8)
     for _ in range(2):
         reference.zero_grad()
         for part in parts.values():
