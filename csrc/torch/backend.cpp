@@ -152,7 +152,8 @@ void RingBackend::addSparseSum(Batch& batch, const at::Tensor& tensor,
   at::Tensor nonZeros = at::empty({getSize()}, at::kLong);
   Batch sizes(OpType::ALLGATHER, "ringcomm:all_gather", {}, {});
   addAllGather(sizes, nonZeros, at::full({1}, mine._nnz(), at::kLong));
-  start(std::move(sizes), opts.timeout, false)->wait();
+  sizes.call().timeout = timeoutOr(opts.timeout);
+  start(std::move(sizes), false)->wait();
 
   const SparseParts parts(mine,
                           {nonZeros.data_ptr<int64_t>(), nonZeros.data_ptr<int64_t>() + getSize()});

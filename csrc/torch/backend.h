@@ -137,7 +137,7 @@ class RingBackend final : public c10d::Backend {
   WorkPtr transfer(Tensors& tensors, OpDesc::Transfer transfer, int peer, int tag, Batch batch);
   std::chrono::milliseconds timeoutOr(std::chrono::milliseconds given) const;
   WorkPtr launch(Batch batch, std::chrono::milliseconds timeout, bool async);
-  WorkPtr start(Batch batch, std::chrono::milliseconds timeout, bool async);
+  WorkPtr start(Batch batch, bool async);  // whose call has its timeout
   std::vector<uint64_t> globalRanks() const;
   std::shared_ptr<const FlightRecorder::Group> recordedGroup();
   void record(CallRecorder& recorder, RingWork::Call& call);

@@ -55,19 +55,17 @@ RingBackend::WorkPtr RingBackend::launch(Batch batch, std::chrono::milliseconds 
                             call.outputs, getRank(), batch.doing(), elements(call.inputs),
                             elements(call.outputs), shownDtype(call), call.inputSplits,
                             call.outputSplits, static_cast<int>(globalRanks()[0]), 1, getSize());
-    work = start(std::move(batch), timeout, async);
+    work = start(std::move(batch), async);
   } else {
-    work = start(std::move(batch), timeout, async);
+    work = start(std::move(batch), async);
   }
   coalescing_.add(work);
   return work;
 }
 
-RingBackend::WorkPtr RingBackend::start(Batch batch, std::chrono::milliseconds timeout,
-                                        bool async) {
+RingBackend::WorkPtr RingBackend::start(Batch batch, bool async) {
   std::vector<OpDesc> ops = batch.takeOps();
   RingWork::Call call = batch.takeCall();
-  call.timeout = timeoutOr(timeout);
   for (OpDesc& desc : ops) {
     desc.timeout = limitOf(call.timeout);
   }
